@@ -238,9 +238,32 @@ def idle_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def attacks_table(results: dict[str, Any]) -> str:
+    """One line per attack: before, while and after; the bound of memory, the ratio of the p99."""
+    head = ("attack", "connections", "MiB before, while, after", "more, bound")
+    rows: list[tuple[str, ...]] = [(*head, "files before, while, after", "p99 ms", "ratio")]
+    newest = {each["what"]: each for each in results["rounds"]}
+    for each in newest.values():
+        seen = [each[when] for when in ("before", "while", "after")]
+        more = seen[1]["resident_mib"] - seen[0]["resident_mib"]
+        rows.append(
+            (
+                each["what"],
+                f"{each['connections']:,}",
+                ", ".join(f"{one['resident_mib']:.0f}" for one in seen),
+                f"{max(0.0, more):.0f}, {each['more_mib_max']}",
+                ", ".join(f"{one['files']}" for one in seen),
+                ", ".join(f"{one['p99_ms']:.1f}" for one in seen),
+                f"{seen[1]['p99_ms'] / seen[0]['p99_ms']:.1f}",
+            )
+        )
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "consume": consume_table,
+    "attacks": attacks_table,
     "kills": kill_table,
     "idle": idle_table,
     "scale": scale_table,
@@ -290,7 +313,7 @@ def _origin(results: dict[str, Any]) -> str:
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = raw_results.newest_figures if name == "scale" else raw_results.newest
+        read = raw_results.newest_figures if name in ("attacks", "scale") else raw_results.newest
         results = read(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"

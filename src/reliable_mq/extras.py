@@ -21,6 +21,7 @@ EXTRA_OF_MODULE = {
     "lz4": "lz4",
     "django": "django",
     "fastapi": "fastapi",
+    "click": "flask",  # Flask brings it
     "flask": "flask",
     "litestar": "litestar",
     "opentelemetry": "otel",

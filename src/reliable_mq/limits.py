@@ -31,6 +31,7 @@ CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 # to the others.
 CONNECTIONS_MAX = 20_000
 CONNECTIONS_OF_ADDRESS_MAX = 10_000
+NEW_CONNECTIONS_OF_ADDRESS_MAX = 100  # a second
 # Bytes that all connections together may hold. Above, those that hold most are closed.
 RECEIVED_SIZE_MAX = 256 * 1024 * 1024  # incomplete frames and waiting requests
 UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
@@ -39,6 +40,8 @@ UNSENT_SIZE_MAX = 256 * 1024 * 1024  # unread answers
 TAGS_MAX = 1_000
 REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name
 REGISTERED_NAME_LENGTH_MAX = 390  # the longest: %RETRY%, a group of 255, "_", a topic (pop retries)
+AUDIT_FILE_SIZE = 10 * 1024 * 1024
+AUDIT_FILE_COUNT = 10  # full files that are kept
 BROKERS_MAX = 1_000  # at a name server
 BROKERS_OF_CONNECTION_MAX = 100  # that one connection registers there
 BROKER_TEXT_LENGTH_MAX = 255  # characters of its name, its cluster's, each of its addresses
@@ -57,6 +60,9 @@ SLOW_TEXT_SIZE_MAX = 256 * 1024  # of properties, and of JSON that only fastjson
 FIELDS_MAX = 10_000  # in the header of a command
 SHORT_HEADER_SIZE = 64 * 1024  # bytes; a JSON header up to this size has no more fields than that
 ROWS_MAX = 10_000  # of topics or groups in one request that creates them
+TOPICS_MAX = 300_000  # at a broker, by default; as many as our name server takes
+GROUPS_MAX = 100_000
+CREATED_BY_USER_MAX = 10_000  # topics, and as many groups
 TABLE_SIZE_MAX = 64 * 1024 * 1024  # characters of a broker's table of topics, or of its groups
 # Offsets that a broker keeps: each counts 1, and each pair of a topic and a group counts more
 # (TOPIC_OFFSETS_COST). That bounds memory, about 90 bytes for each, and the time to write them.
@@ -65,6 +71,10 @@ PULLED_SIZE_MAX = 1_000_000  # offsets of pulls by groups; not saved
 TOPIC_OFFSETS_COST = 8
 OFFSETS_ASKED_MAX = 100_000  # the most offsets that one request clones, compares or encodes
 COUNTERS_MAX = 100_000  # of the activity of topics, groups and queues; about 1 KB of memory each
+WAITING_PULLS_OF_CONNECTION_MAX = 10_000
+WAITING_PULLS_SIZE_OF_CONNECTION_MAX = 32 * 1024 * 1024  # of memory
+WAITING_PULLS_SIZE_MAX = 256 * 1024 * 1024  # of memory, of all connections together
+TIMED_MESSAGES_MAX = 100_000_000  # that wait for their time; they are on the disk
 LOCKS_MAX = 100_000  # of queues, for all groups at a broker
 NAME_LENGTH_MAX = 255  # characters of a name in a request, if no other limit is shorter
 QUOTAS_TEXT_MAX = 64 * 1024  # characters of the quotas of topics, or of groups, that have their own
@@ -73,6 +83,7 @@ ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or gr
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of an SQL92 expression
 
+QUERY_SIZE_MAX = MESSAGE_BODY_SIZE_MAX  # of all records that a query by key returns, but the first
 PULL_COUNT_MAX = 32
 PULL_SIZE_MAX = 256 * 1024
 

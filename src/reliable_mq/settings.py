@@ -206,7 +206,7 @@ class Settings(ClusterSettings):
     replay_window_seconds: float = Field(4 * 86_400.0, gt=0)
     #: the least time from one digest of a notifier to its next; what comes meanwhile is gathered
     escalation_cooldown_seconds: float = Field(900.0, ge=0)
-    #: smtp://host:25, smtp+starttls://user:password@host:587 or smtps://user:password@host:465
+    #: mail server: smtp://host:25, smtp+starttls://name:password@host or smtps://name:password@host
     escalation_mail_server: SecretStr = SecretStr("")
     #: the address that mails come from
     escalation_mail_from: str = ""
@@ -214,7 +214,7 @@ class Settings(ClusterSettings):
     escalation_mail_to: str = ""
     #: a folder with escalation.subject.txt, escalation.txt or escalation.html instead of ours
     escalation_templates: str = ""
-    #: http(s) URL that digests are posted to
+    #: the URL, http or https, that digests are posted to
     escalation_webhook: str = Field("", repr=False)
     #: "whsec_" and 24 to 64 bytes in base64: the key that posts are signed with
     escalation_webhook_secret: SecretStr = SecretStr("")

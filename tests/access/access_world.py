@@ -54,11 +54,14 @@ class AccessWorld(BrokerWorld):
         version: int = 493,
     ) -> Command:
         """Send a request as a user; the secret is the usual one unless it is given."""
-        fields = {name: str(value) for name, value in (ext or {}).items() if value is not None}
-        command = request(code, fields, body)
-        command.version = version
-        add_signature(command, user, secret or secret_of(user))
-        return self.ask(code, command.ext_fields, body, of=of, version=version)
+        fields = signed(user, code, ext, body, secret=secret, version=version)
+        return self.ask(code, fields, body, of=of, version=version)
+
+    def begin_as(
+        self, user: str, code: int, ext: Mapping[str, object], body: bytes = b"", *, of: int = 1
+    ) -> Command | None:
+        """Send a request as a user; return its reply, None when there is none yet."""
+        return self.begin(code, signed(user, code, ext, body), body, of=of)
 
     def make_user(self, name: str, **row: object) -> Command:
         """Create a user; the row may have userType and userStatus, or another password."""
@@ -96,6 +99,23 @@ class AccessWorld(BrokerWorld):
     def create_topic_as_root(self, name: str = TOPIC) -> None:
         fields = {"topic": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
         assert self.ask_as(ROOT, Ask.UPDATE_AND_CREATE_TOPIC, fields).code == Code.SUCCESS
+
+
+def signed(
+    user: str,
+    code: int,
+    ext: Mapping[str, object] | None,
+    body: bytes,
+    *,
+    secret: str = "",
+    version: int = 493,
+) -> dict[str, str]:
+    """Return the fields of a request with the signature of a user."""
+    fields = {name: str(value) for name, value in (ext or {}).items() if value is not None}
+    command = request(code, fields, body)
+    command.version = version
+    add_signature(command, user, secret or secret_of(user))
+    return command.ext_fields
 
 
 def secret_of(user: str) -> str:

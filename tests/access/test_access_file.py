@@ -4,7 +4,15 @@ import json
 import logging
 
 import pytest
-from tests.access.access_world import INIT_USER, ON, ROOT, SECRET, AccessWorld, is_let_in
+from tests.access.access_world import (
+    APACHES_PROVIDERS,
+    INIT_USER,
+    ON,
+    ROOT,
+    SECRET,
+    AccessWorld,
+    is_let_in,
+)
 from tests.broker_core.broker_world import BrokerWorld, send_header
 
 from reliable_mq.access.access_table import PATH, AccessTable
@@ -120,8 +128,13 @@ def test_without_a_super_user_the_broker_does_not_start() -> None:
     ("properties", "fault"),
     [
         ({"authorizationEnabled": "true"}, "needs authenticationEnabled=true"),
+        ({"authenticationEnable": "true"}, "did you mean authenticationEnabled?"),
+        ({"AuthenticationEnabled": "true"}, "did you mean authenticationEnabled?"),
+        ({"authorisationEnabled": "true"}, "did you mean authorizationEnabled?"),
+        ({"initAuthenticationUsers": "secret words"}, "did you mean initAuthenticationUser?"),
         ({"aclEnable": "true"}, "`reliable-mq access import` reads plain_acl.yml"),
         ({"authenticationWhitelist": "x"}, "authenticationWhitelist=x: write request codes"),
+        ({"authenticationWhitelist": "1" * 5_000}, "authenticationWhitelist=1111"),
         ({"authorizationWhitelist": "10;11"}, "authorizationWhitelist=10;11: write request"),
         ({"authenticationWhitelist": "10, 3004"}, "3004 changes or shows users"),
         ({"initAuthenticationUser": "secret words"}, 'initAuthenticationUser: write {"username"'),
@@ -155,6 +168,11 @@ def test_a_wrong_setting_is_one_line_without_a_secret(
     assert "\n" not in text
     if "authenticationEnabled" not in properties:
         assert "secret words" not in text
+
+
+def test_properties_of_apaches_access_control_that_have_no_effect_here_are_no_error() -> None:
+    _, warnings = broker_config({**APACHES_PROVIDERS, "userCacheMaxNum": "1000"})
+    assert len(warnings) == len(APACHES_PROVIDERS) + 1
 
 
 def test_the_settings_show_no_secret() -> None:

@@ -116,10 +116,32 @@ def test_a_user_with_an_odd_name_works_like_others(world: AccessWorld, name: str
     assert policy["entries"][0]["resource"] == "Topic:orders"
 
 
-@pytest.mark.parametrize("name", ["", " ", "\t", "a\nb", "a\x00b", "x" * 256, "\u202egnal"])
+UNREADABLE = ["", " ", "\t", "a\nb", "a\x00b", "x" * 256, "\u202egnal", "root ", " root", "-"]
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
 def test_a_name_that_cannot_be_read_is_refused(world: AccessWorld, name: str) -> None:
     assert world.make_user(name).code != Code.SUCCESS
     assert set(world.state.access.users) == {"joe", ROOT}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"userStatus": "disabled"}, "userStatus must be enable or disable"),
+        ({"userType": "admin"}, "userType must be Super or Normal"),
+    ],
+)
+def test_a_misspelt_change_of_a_user_is_refused(
+    world: AccessWorld, change: dict[str, str], fault: str
+) -> None:
+    """Apache confirms it and changes nothing: somebody thinks that the user is disabled."""
+    changed, made = world.change_user("joe", **change), world.make_user("new", **change)
+
+    assert changed.code == made.code == Code.SYSTEM_ERROR
+    assert changed.remark == made.remark == fault
+    assert set(world.state.access.users) == {"joe", ROOT}
+    assert world.change_user("joe", userStatus="", userType="").code == Code.SUCCESS
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 
+from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.audited import Audited, Names
+from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.wire.codes import RequestCode as Ask
 
 NEW_SECRET = "another secret of ann"
@@ -36,8 +39,23 @@ class AuditedAccessWorld(AccessWorld):
 def world() -> AuditedAccessWorld:
     """Give a broker with the user `ann`."""
     made = AuditedAccessWorld()
+    assert json.loads(made.lines.pop())["detail"]["on"] == {"user": ROOT}
     made.make_user("ann")
     return made
+
+
+def test_a_user_of_the_settings_has_a_line(world: AuditedAccessWorld) -> None:
+    """Given another super user in the settings, as after a lost secret, then it is on record."""
+    world.properties["initAuthenticationUser"] = '{"username":"rescue","password":"x y z"}'
+    world.start()
+    row = world.took()
+
+    assert (row["actor"], row["action"], row["changed"]) == ("-", "AUTH_CREATE_USER", 1)
+    assert row["detail"]["after"]["userType"] == "Super"
+    assert "x y z" not in json.dumps(row)
+    assert row["detail"]["why"] == "the broker's settings name this user"
+    world.start()
+    assert world.lines == [], "it is made once"
 
 
 def test_users_and_policies_have_lines_with_their_values(world: AuditedAccessWorld) -> None:
@@ -53,6 +71,17 @@ def test_users_and_policies_have_lines_with_their_values(world: AuditedAccessWor
     assert world.took()["detail"]["after"] is None
 
 
+def test_a_body_that_is_no_json_shows_no_secret(world: AuditedAccessWorld) -> None:
+    """Given a user whose JSON is cut off, then neither the answer nor the line has the secret."""
+    world.took()
+    secret = secret_of("ann")
+    body = f'{{"password":"{secret}'.encode()
+    answer = world.ask_as(ROOT, Ask.AUTH_UPDATE_USER, {"username": "ann"}, body)
+
+    assert secret not in (answer.remark or "")
+    assert "no JSON" in world.took()["detail"]["why"]
+
+
 def test_a_refused_request_has_a_line_with_its_sender(world: AuditedAccessWorld) -> None:
     """Given a user without a policy, and a wrong secret, then only the first one is the actor."""
     world.took()
@@ -66,3 +95,28 @@ def test_a_refused_request_has_a_line_with_its_sender(world: AuditedAccessWorld)
     assert world.took()["actor"] == "-"
     world.ask_as(ROOT, Ask.GET_BROKER_CONFIG)
     assert world.lines == [], "reading has no line"
+
+
+def test_the_audit_does_no_work_for_strangers(
+    world: AuditedAccessWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given requests that nobody has signed, then no value is looked at, and no large body read."""
+    looks: list[object] = []
+    seen = audited._seen
+
+    def noted(state: BrokerState, entry: Audited, names: Names) -> object:
+        looks.append(names)
+        return seen(state, entry, names)
+
+    monkeypatch.setattr(audited, "_seen", noted)
+    world.took()
+
+    world.ask_as("ann", Ask.AUTH_DELETE_USER, {"username": ROOT}, secret="wrong")
+    assert world.took()["detail"]["on"] == {"user": ROOT}
+    body = b'{"groupName":"g","pad":"%s"}' % (b"x" * 100_000)
+    world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert world.took()["detail"]["on"] == {}
+    assert looks == []
+    world.ask_as(ROOT, Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert world.took()["detail"]["on"] == {"group": "g"}
+    assert len(looks) == 2

@@ -2,9 +2,24 @@
 
 import pytest
 from tests.access.access_world import ROOT, AccessWorld, is_let_in
-from tests.broker_core.broker_world import GROUP, TOPIC, heartbeat, send_header
-from tests.broker_core.half_world import COMMIT, ROLLBACK, ending, half_header
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    heartbeat,
+    pull_header,
+    send_header,
+    waiting_pull_header,
+)
+from tests.broker_core.half_world import (
+    COMMIT,
+    INTERVAL_MS,
+    PRODUCERS,
+    ROLLBACK,
+    ending,
+    half_header,
+)
 
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command
@@ -159,3 +174,122 @@ def test_a_timed_message_of_another_topic_is_not_taken_back(how: str) -> None:
     assert [record.body for record in world.records(TOPIC)] == [b"stays"]
     own = [] if how != "property with topic" else [b"goes"]
     assert [record.body for record in world.records(OWN)] == own, "her own message is gone"
+
+
+def produce_as(world: AccessWorld, user: str, of: int, client: str = "") -> Command:
+    beat = {
+        "clientID": client or f"client-{of}",
+        "producerDataSet": [{"groupName": PRODUCERS}],
+        "consumerDataSet": [],
+    }
+    return world.ask_as(user, Ask.HEART_BEAT, {}, fastjson.dumps(beat), of=of)
+
+
+def test_a_half_message_is_not_shown_to_who_claims_to_be_its_producer(world: AccessWorld) -> None:
+    """Everybody may name any group of producers. A check-back has the message."""
+    world.make_user("ann")
+    world.allow("ann", f"Topic:{TOPIC}", actions=["Pub"])
+    header = {**half_header(), "e": 0, "g": world.now_ms}
+    assert world.ask_as("ann", Ask.SEND_MESSAGE_V2, header, b"half", of=2).code == Code.SUCCESS
+
+    assert produce_as(world, MALLORY, of=3).code == Code.SUCCESS
+    world.pass_time(INTERVAL_MS)
+    assert world.notices(3) == []
+    assert produce_as(world, "ann", of=2).code == Code.SUCCESS
+    for _ in range(3):
+        world.pass_time(INTERVAL_MS)
+    assert world.notices(3) == []
+    assert {each.code for each in world.notices(2)} == {Ask.CHECK_TRANSACTION_STATE}
+    world.put_policy("ann", [f"Topic:{TOPIC}"], decision="Deny")
+    world.pass_time(INTERVAL_MS)
+    assert world.notices(2) == [], "it may not send there any more"
+
+
+def test_nobody_takes_the_replies_of_another_users_client(world: AccessWorld) -> None:
+    """A reply goes to a client id, and everybody may write any id into a heartbeat."""
+    world.make_user("ann")
+    assert produce_as(world, "ann", of=2, client="shop@1").code == Code.SUCCESS
+
+    taken = produce_as(world, MALLORY, of=3, client="shop@1")
+    assert (taken.code, taken.remark) == (
+        Code.NO_PERMISSION,
+        "the client id shop@1 is another user's",
+    )
+    assert world.state.clients.find_producer("shop@1") == 2
+    assert produce_as(world, "ann", of=4, client="shop@1").code == Code.SUCCESS, "it reconnects"
+    assert world.state.clients.find_producer("shop@1") == 4
+
+
+def test_a_half_message_of_another_topic_is_not_resumed(world: AccessWorld) -> None:
+    half = world.ask_as(ROOT, Ask.SEND_MESSAGE_V2, {**half_header(), "e": 0}, b"half")
+    fields = {"msgId": half.ext_fields["msgId"]}
+
+    for claimed in (OWN, "", None):
+        asked = {**fields, "topic": claimed}
+        assert not is_let_in(world.ask_as(MALLORY, Ask.RESUME_CHECK_HALF_MESSAGE, asked))
+    asked = {**fields, "topic": TOPIC}
+    assert world.ask_as(ROOT, Ask.RESUME_CHECK_HALF_MESSAGE, asked).code == Code.SUCCESS
+
+
+def test_a_topic_of_the_broker_does_not_show_messages_of_a_denied_topic(world: AccessWorld) -> None:
+    """Delayed messages of all topics are in one topic. Our page tells consumers to allow rmq_*."""
+    world.make_user("ann")
+    world.allow("ann", "Topic:*", "Topic:rmq_*", f"Group:{GROUP}")
+    world.put_policy("ann", [f"Topic:{TOPIC}"], decision="Deny")
+    stored(world, TOPIC, DELAY="3")
+    world.state.find_group(GROUP, world.now_ms)
+
+    for topic, queue_id in (("SCHEDULE_TOPIC_XXXX", 2), ("rmq_sys_wheel_timer", 0)):
+        answer = world.ask_as("ann", Ask.PULL_MESSAGE, pull_header(topic=topic, queueId=queue_id))
+        assert not is_let_in(answer)
+        answer = world.ask_as(ROOT, Ask.PULL_MESSAGE, pull_header(topic=topic, queueId=queue_id))
+        assert is_let_in(answer)
+
+
+@pytest.mark.parametrize("how", ["policy", "disabled", "deleted"])
+def test_a_pull_that_waits_ends_with_the_right_to_pull(world: AccessWorld, how: str) -> None:
+    """A client chooses how long its pull waits. A message must not come after the right is gone."""
+    header = waiting_pull_header(topic=OWN, suspendTimeoutMillis=86_400_000)
+    assert world.begin_as(MALLORY, Ask.PULL_MESSAGE, header, of=3) is None
+    pulled = world.last_opaque
+
+    if how == "policy":
+        world.put_policy(MALLORY, [f"Topic:{OWN}"], decision="Deny")
+    elif how == "disabled":
+        world.change_user(MALLORY, userStatus="disable")
+    else:
+        world.ask_as(ROOT, Ask.AUTH_DELETE_USER, {"username": MALLORY})
+    stored(world, OWN)
+
+    answer = world.reply_to(pulled, of=3)
+    assert answer is not None
+    assert (answer.body, is_let_in(answer)) == (b"", False)
+
+
+def test_a_pull_that_waits_gets_its_message_while_its_user_may_pull(world: AccessWorld) -> None:
+    assert world.begin_as(MALLORY, Ask.PULL_MESSAGE, waiting_pull_header(topic=OWN), of=3) is None
+    pulled = world.last_opaque
+    stored(world, OWN)
+
+    answer = world.reply_to(pulled, of=3)
+    assert answer is not None
+    assert answer.code == Code.SUCCESS
+
+
+@pytest.mark.parametrize("code", [Ask.GET_CONSUMER_RUNNING_INFO, Ask.CONSUME_MESSAGE_DIRECTLY])
+def test_a_consumer_does_not_get_the_signature_of_who_asks_it(
+    world: AccessWorld, code: int
+) -> None:
+    """A signature covers no code: sent again as another request, it would show all secrets."""
+    body = heartbeat(OWN, of=1, group=GROUP, client_id="client@1")
+    assert world.ask_as(MALLORY, Ask.HEART_BEAT, {}, body, of=3, version=493).code == Code.SUCCESS
+    world.notices(3)
+    message_id = stored(world, OWN).ext_fields["msgId"]
+    asked = {"consumerGroup": GROUP, "clientId": "client@1", "msgId": message_id, "topic": OWN}
+    assert world.begin_as(ROOT, code, asked) is None
+
+    (forwarded,) = (each for each in world.notices(3) if each.code == code)
+    assert forwarded.ext_fields["clientId"] == "client@1"
+    replayed = world.ask(Ask.AUTH_LIST_USER, forwarded.ext_fields, of=3)
+    assert not is_let_in(replayed)
+    assert not {"AccessKey", "Signature", "SecurityToken"} & forwarded.ext_fields.keys()

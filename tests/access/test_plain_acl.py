@@ -106,7 +106,13 @@ def test_an_entry_that_cannot_be_read_is_named_and_nothing_is_taken(
     assert "\n" not in text
 
 
-def test_a_name_of_digits_is_a_name() -> None:
-    ((account,), _) = plain_accounts({"accounts": [{**ACCOUNT, "accessKey": 4711}]}, "x")
-    assert account.username == "4711"
+@pytest.mark.parametrize("name", ["4711", "0123", "1_000", "1:30", "yes", "1.5"])
+def test_a_name_that_yaml_takes_for_something_else_needs_quotes(name: str) -> None:
+    """YAML reads 0123 as 83, so that a user with another name would be made."""
+    text = "accounts:\n- accessKey: {}\n  secretKey: a hidden secret\n"
+    with pytest.raises(ConfigurationError, match="accessKey: put the name in quotes"):
+        read(text.format(name))
+
+    ((account,), _) = read(text.format(f'"{name}"'))
+    assert account.username == name
     assert "hidden" not in repr(account)

@@ -11,7 +11,14 @@ from reliable_mq.access.policies import (
     rows_of,
     without,
 )
-from reliable_mq.access.resources import Kind, Pattern, Resource, resource_of, topic_resource
+from reliable_mq.access.resources import (
+    OF_ALL_TOPICS,
+    Kind,
+    Pattern,
+    Resource,
+    resource_of,
+    topic_resource,
+)
 from reliable_mq.access.users import AccessRefused
 
 ORDERS = Resource(Kind.TOPIC, "orders")
@@ -64,6 +71,16 @@ def decision(acl: Acl, resource: Resource = ORDERS, *actions: Action, ip: str = 
 def test_the_most_precise_policy_with_the_action_decides(lines: list[str], result: str) -> None:
     assert decision(policies(*lines)) == result
     assert decision(policies(*reversed(lines))) == result
+
+
+@pytest.mark.parametrize("name", sorted(OF_ALL_TOPICS))
+def test_a_topic_with_messages_of_all_topics_is_allowed_only_by_its_name(name: str) -> None:
+    hidden = topic_resource(name)
+    for vague in ("Topic:*", f"Topic:{name[:3]}*", f"Topic:{name}*"):
+        assert decision(policies(f"{vague} Pub Allow"), hidden) == "none"
+        assert decision(policies(f"{vague} Pub Deny", "* Pub Allow"), hidden) == "Deny"
+    assert decision(policies(f"Topic:{name} Pub Allow"), hidden) == "Allow"
+    assert decision(policies("* Pub Allow"), hidden) == "Allow", "so is every message by its place"
 
 
 def test_one_of_the_actions_of_a_request_is_enough() -> None:
@@ -154,6 +171,10 @@ def test_the_last_policy_of_a_type_takes_the_type_with_it() -> None:
         ({"actions": None}, "The actions is empty."),
         ({"actions": ["Fly"]}, "The actions is empty."),
         ({"actions": ["Pub", "Any"]}, "The actions can not be Any."),
+        (
+            {"actions": ["Pub", "Sbu"]},
+            "The actions must be of All, Pub, Sub, Create, Update, Delete, Get, List.",
+        ),
         ({"decision": None}, "The decision is null or illegal."),
         ({"decision": "Perhaps"}, "The decision is null or illegal."),
         ({"sourceIps": [""]}, "The source ip is empty."),
@@ -172,6 +193,14 @@ def test_a_policy_that_does_not_parse_is_refused_in_apaches_words(
     with pytest.raises(AccessRefused) as refused:
         acl_of([{"entries": [row]}])
     assert str(refused.value) == fault
+
+
+def test_a_type_of_policies_that_does_not_exist_is_refused() -> None:
+    row = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+
+    with pytest.raises(AccessRefused, match=r"policyType must be Custom or Default"):
+        acl_of([{"policyType": "Defualt", "entries": [row]}])
+    assert rows_of(acl_of([{"policyType": "", "entries": [row]}]))[0]["policyType"] == "Custom"
 
 
 @pytest.mark.parametrize("rows", [None, [], {}, "x", [{}], [{"entries": []}], [None]])

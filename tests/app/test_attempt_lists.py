@@ -123,7 +123,7 @@ def test_a_reason_with_any_characters_is_one_line(
     )
     assert (len(reason), reason[-4:]) == (REASON_LENGTH_MAX, "x...")
     assert row["failures"].count("\n") == 1
-    assert told(row)[-1] == "attempt 1 failed; the next one may begin at this time"
+    assert told(row)[-1] == "attempt 1 failed; not tried again before this time"
 
 
 def test_a_rejected_message_says_so(database_url: str, ledger: Ledger, redis: str | None) -> None:
@@ -255,7 +255,7 @@ def test_after_a_persons_retry_the_numbers_begin_anew_and_the_list_goes_on(log: 
     fail(log, 2, 101.0, "two")
     with log.engine.begin() as connection:
         AttemptRestarts(log.database.logs, log.database.dialect).forget(connection, ["m"])
-    assert told(the_row(log))[-1].startswith("no attempt counted yet; the next one")
+    assert told(the_row(log))[-1].startswith("no attempt counted yet; may be tried again")
     fail(log, 1, 103.0, "three")
 
     assert listed(the_row(log)) == [
@@ -276,7 +276,7 @@ def test_what_a_process_of_the_older_release_writes_is_told_too(log: Log) -> Non
     assert told(row)[1] == "attempt 1 failed: ours"
     assert told(row)[-1] == (
         "attempt 2 (attempt 1 had no effect in this database) failed: theirs; "
-        "the next one may begin at this time"
+        "not tried again before this time"
     )
 
     fail(log, 3, 102.0, "ours again")

@@ -66,7 +66,7 @@ def test_a_retry_that_does_not_count_keeps_its_reason_and_its_cause(
     assert (row["state"], row["attempt"], row["failure"], row["note"]) == (0, 0, why, None)
     assert f"again in 0.01 s: {why}" in caplog.text
     assert told(row).count(f"attempt 1 was postponed and does not count: {why}") == 3
-    assert told(row)[-1] == "no attempt counted yet; the next one may begin at this time"
+    assert told(row)[-1] == "no attempt counted yet; not tried again before this time"
 
 
 def test_after_it_the_message_is_consumed_as_its_first_attempt(
@@ -129,7 +129,7 @@ def test_a_failed_attempt_keeps_its_error_in_every_mode(
     assert (row["attempt"], row["failure"], row["note"]) == (1, "ValueError: no stock\\x00", None)
     assert told(row)[-2:] == [
         "attempt 1 failed: ValueError: no stock\\x00",
-        "attempt 1 failed; the next one may begin at this time",
+        "attempt 1 failed; not tried again before this time",
     ]
 
 

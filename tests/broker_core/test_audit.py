@@ -7,11 +7,13 @@ import msgspec
 import pytest
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
 
-from reliable_mq.broker_core.audit import REFUSED_A_MINUTE
+from reliable_mq.broker_core.audit import REFUSED_AT_ONCE, REFUSED_PAUSE_MS, AuditRecord
+from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.requests import audited
 from reliable_mq.broker_core.requests.audited import AUDITED, NOT_AUDITED
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.state import Request
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode
 
 Row = dict[str, Any]
@@ -168,7 +170,7 @@ def test_settings_have_values_but_no_secrets(world: AuditWorld) -> None:
     assert row["detail"]["before"] == {"transactionCheckMax": "15"}
     assert row["detail"]["after"] == {"transactionCheckMax": "7"}
     for name in ("initAuthenticationUser", "innerClientAuthenticationCredentials"):
-        assert audited._SECRET.search(name), name
+        assert audited.SECRET_NAME.search(name), name
 
 
 def test_lists_are_cut_and_counted(world: AuditWorld) -> None:
@@ -190,6 +192,13 @@ def test_lists_are_cut_and_counted(world: AuditWorld) -> None:
         ({"subject": "User:u", "readable": "maybe"}, b'{"topicConfigList": 3}'),
         ({}, b"\xff" * 100),
         ({}, b"[" * 5_000),
+        (
+            {},
+            b'{"groupName":[1],"topic":7,"consumerGroup":{},"topicConfigList":[{"topicName":[1]}]}',
+        ),
+        ({}, b'{"groupName":%d,"topic":{"a":{}},"consumerGroup":1e400}' % 10**40),
+        ({}, b'{"groupName":{{"a":1}:2},"groupConfigList":[{"groupName":{{"a":1}:2}}]}'),
+        ({}, b'{"groupName":{"a":"%s"},"topic":["%s"]}' % (b"x" * 99_000, b"y" * 99_000)),
     ],
 )
 def test_a_request_that_cannot_be_read_harms_nobody(
@@ -206,17 +215,52 @@ def test_a_request_that_cannot_be_read_harms_nobody(
     assert world.rows[-1]["action"] == "UPDATE_AND_CREATE_TOPIC"
 
 
+def test_a_body_that_is_too_large_is_not_read(world: AuditWorld) -> None:
+    """Given more bytes than a request may have, then its line has no names."""
+    body = json.dumps({"topicConfigList": [{"topicName": "t"}], "pad": "x" * REQUEST_BODY_SIZE_MAX})
+    world.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body.encode())
+    row = world.took()
+
+    assert (row["changed"], row["detail"]["on"]) == (0, {})
+
+
 def test_nobody_can_fill_the_audit_with_refused_requests(world: AuditWorld) -> None:
-    """Given a flood of refusals, then a hundred a minute have lines; the next one counts them."""
-    for _ in range(REFUSED_A_MINUTE + 900):
+    """Given a flood of refusals, then a hundred have lines; the next one counts the others."""
+    for _ in range(REFUSED_AT_ONCE + 900):
         world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": ""})
-    assert len(world.rows) == REFUSED_A_MINUTE
+    assert len(world.rows) == REFUSED_AT_ONCE
     world.rows = []
     world.create_topic()
     assert world.took()["detail"]["left_out"] == 900, "a change always has a line"
-    world.now_ms = START_MS + 60_000
-    world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": ""})
+    world.now_ms = START_MS + REFUSED_PAUSE_MS
+    for _ in range(2):
+        world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": ""})
     assert world.took()["changed"] == 0
+
+
+def test_a_flood_of_a_month_does_not_push_older_lines_out() -> None:
+    """Given the largest refusals of strangers, for a month, then they fill less than all files."""
+    record, size = AuditRecord(), 0
+    names = {f"name {number}": "\x01" * 5_000 for number in range(20)}
+    values = {"value": "x" * 10_000}
+    for minute in range(30 * 24 * 60):
+        for _ in range(3):
+            record.note(
+                now_ms=START_MS + minute * 60_000,
+                actor="-",
+                address="203.0.113.7:40000",
+                action="UPDATE_AND_CREATE_TOPIC_LIST",
+                on=names,
+                seen=(values, values),
+                result="NO_PERMISSION",
+                is_done=False,
+                why="\x01" * 5_000,
+                claims="\x01" * 5_000,
+            )
+        size += sum(len(line) + 1 for line in record.take())
+
+    config, _ = broker_config({})
+    assert 0 < size < config.audit_file_size * config.audit_file_count
 
 
 def test_a_name_without_proof_is_told_apart_from_a_user(world: AuditWorld) -> None:

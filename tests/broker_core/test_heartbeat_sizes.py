@@ -9,6 +9,7 @@ import pytest
 from tests.broker_core.broker_world import GROUP, BrokerWorld
 
 from reliable_mq.broker_core.clients import ClientLimits, ClientTable
+from reliable_mq.broker_core.needed_topics import ensure_retry_topic
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -130,7 +131,7 @@ def test_nothing_is_counted_when_all_are_gone(world: BrokerWorld) -> None:
 def test_what_a_heartbeat_leaves_in_memory_is_not_underrated(
     world: BrokerWorld, rows: Rows
 ) -> None:
-    world.state.ensure_retry_topic(GROUP, 1, 0)
+    ensure_retry_topic(world.state, GROUP, 1, 0)
     world.state.find_group(GROUP, 0)
     body = msgspec.json.encode(
         {"clientID": "c", "consumerDataSet": [{"groupName": GROUP, "subscriptionDataSet": rows}]}

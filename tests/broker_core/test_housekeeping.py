@@ -7,6 +7,7 @@ import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header, there
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
+from reliable_mq.broker_core.store.disk import FileText
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.record import iter_records
@@ -299,7 +300,7 @@ def test_no_file_goes_as_long_as_nobody_can_note_that_the_log_begins_later() -> 
     before = log_files(world)
     write_text = world.disk.write_text
 
-    def no_room(path: str, text: str) -> None:
+    def no_room(path: str, text: FileText) -> None:
         if path == NOTE_PATH:
             raise OSError(errno.ENOSPC, "No space left on device")
         write_text(path, text)

@@ -1,9 +1,11 @@
 """Whoever makes a topic or a group, or sends to a topic that is new, is answered when it lasts."""
 
+import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import PATH, TopicConfig
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -82,7 +84,7 @@ def test_a_send_to_a_new_topic_is_answered_when_message_and_topic_last(world: Br
     world.core.stored(world.state.store.log.end, durable=True)
     world.finish_turn()
     assert [world.inbox.get(of, []) for of in (1, 2)] == [[], []]
-    assert TOPIC in fastjson.loads(turn.files[PATH])["topicConfigTable"]
+    assert TOPIC in fastjson.loads(str(turn.files[PATH]))["topicConfigTable"]
     world.core.saved()
     world.finish_turn()
     assert [len(world.inbox[of]) for of in (1, 2)] == [1, 1]
@@ -97,9 +99,32 @@ def test_the_rows_of_the_file_are_what_the_topics_are(world: BrokerWorld) -> Non
         topics.remove(f"t-{number + 50}", world.now_ms)
     topics.invariants()
 
-    table = fastjson.loads(topics.dump())["topicConfigTable"]
+    table = fastjson.loads(str(topics.dump()))["topicConfigTable"]
     assert {name: row["perm"] for name, row in table.items() if name[:2] == "t-"} == {
         f"t-{number}": 4 for number in range(50)
     }
     some = fastjson.loads(topics.wrapped(["t-3", "t-77", "gone"]))["topicConfigTable"]
     assert list(some) == ["t-3"]
+
+
+def test_the_text_of_many_topics_is_joined_by_whoever_writes_it_in_short_pieces(
+    world: BrokerWorld,
+) -> None:
+    """To join them all would stop everybody else, at each new topic."""
+    topics = world.state.topics
+    for number in range(5_000):
+        topics.set_topic(TopicConfig(topic_name=f"t-{number}"), world.now_ms)
+    text = topics.dump()
+    topics.set_topic(TopicConfig(topic_name="later"), world.now_ms)
+    pieces = list(text)
+    assert max(map(len, pieces)) < 100_000 < sum(map(len, pieces))
+    table = fastjson.loads("".join(pieces))["topicConfigTable"]
+    assert "t-4999" in table
+    assert "later" not in table
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257])
+def test_a_text_of_rows_has_head_rows_and_tail(count: int) -> None:
+    rows = [str(number) for number in range(count)]
+    text = RowsText("<", rows, ",", ">")
+    assert str(text) == "".join(text) == "<" + ",".join(rows) + ">"

@@ -341,7 +341,7 @@ def test_pulls_by_very_many_tags_are_answered_a_few_at_a_time_and_not_parsed_aga
         at_once.append(len(world.state.pulls))
     assert 20 < at_once[0] < 90
     world.is_writing = True
-    world.pass_time(100, step=20)
+    world.pass_time(1_000, step=20)
     assert all(world.reply_to(opaque) for opaque in opaques)
 
 
@@ -354,7 +354,7 @@ def test_a_large_filter_is_not_compiled_again_when_its_pull_is_woken(
     opaques = [hold(world, subscription=text, expressionType="SQL92") for text in texts]
     monkeypatch.setattr(subscription, "compile_filter", None)
     world.send(price="1")
-    world.pass_time(100, step=20)
+    world.pass_time(1_000, step=20)
     assert all(answered(world, opaque).code == Code.SUCCESS for opaque in opaques)
 
 
@@ -379,5 +379,5 @@ def test_one_tick_answers_only_some_of_very_many_whose_time_is_over(world: Broke
         hold(world)
     world.pass_time(15_000, step=15_000)
     assert 0 < len(world.state.pulls) < 2_000
-    world.pass_time(100, step=20)
+    world.pass_time(1_000, step=20)
     assert len(world.state.pulls) == 0

@@ -111,8 +111,8 @@ def test_many_pulls_that_wait_for_one_large_message_are_answered_a_few_at_a_time
     for _ in range(300):
         assert world.begin(RequestCode.PULL_MESSAGE, waiting_pull_header(), of=2) is None
     world.send(bytes(128 * 1024), topic=TOPIC)
-    assert 100 < len(world.inbox[2]) < 300
-    world.pass_time(40, step=20)
+    assert 5 < len(world.inbox[2]) < 30
+    world.pass_time(1_000, step=20)
     assert len(world.inbox[2]) == 300
     assert {command.code for command in world.inbox[2]} == {0}
 

@@ -4,9 +4,10 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, there
+from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, connection, there
 
 from reliable_mq.broker_core import core
+from reliable_mq.broker_core.requests import query as queries
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.index_file import file_size
 from reliable_mq.broker_core.store.message_index import FOLDER
@@ -251,3 +252,40 @@ def test_an_index_file_of_another_size_is_left_alone_and_another_name_is_taken()
     world.start()
     assert find(world, "order-3") == [b"3"]
     assert world.disk.size_of(f"index/{path}") == len(b"short")
+
+
+def test_queries_that_waited_are_answered_one_after_another(world: BrokerWorld) -> None:
+    """A thousand answers of many MiB each would be in memory at once."""
+    world.create_topic()
+    world.send(KEYS="k")
+    for _ in range(3):
+        assert world.begin(RequestCode.QUERY_MESSAGE, query("k")) is None
+    world.inbox.clear()
+    counts: list[int] = []
+    while len(counts) < 3:
+        is_more = world.core.index_some(world.now_ms)
+        world.finish_turn()
+        counts.append(len(world.inbox.get(1, [])))
+        assert is_more is (len(counts) < 3)
+    assert counts == [1, 2, 3]
+
+
+def test_queries_of_a_closed_connection_are_dropped(world: BrokerWorld) -> None:
+    world.create_topic()
+    world.send(KEYS="k")
+    for of in (1, 2):
+        assert world.begin(RequestCode.QUERY_MESSAGE, query("k"), of=of) is None
+    world.core.disconnected(connection(1).id)
+    assert [each.connection for each in world.state.waiting_queries] == [connection(2)]
+
+
+def test_a_query_returns_the_newest_messages_that_have_so_many_bytes(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create_topic()
+    for number in range(4):
+        world.send(b"%d" % number * 200, KEYS="k")
+    monkeypatch.setattr(queries, "QUERY_SIZE_MAX", 1_000)
+    assert [body[:1] for body in find(world, "k")] == [b"2", b"3"]
+    monkeypatch.setattr(queries, "QUERY_SIZE_MAX", 1)
+    assert [body[:1] for body in find(world, "k")] == [b"3"]

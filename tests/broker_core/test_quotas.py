@@ -136,7 +136,7 @@ def test_sends_beyond_the_quota_of_a_topic_are_refused_as_busy_and_stored_later(
     world.now_ms += int(refusal.ext_fields[RETRY_AFTER_MS])
     assert sent(world, 2) == [0, 2]
     assert len(world.records(TOPIC)) == 5
-    assert world.state.quotas.refusals() == {"topic": 4, "group": 0}
+    assert world.state.quotas.refusals() == {"topic": 4, "group": 0, "user": 0}
 
 
 def test_a_batch_counts_as_many_as_it_has() -> None:

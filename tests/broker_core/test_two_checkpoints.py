@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 
+from reliable_mq.broker_core.store.disk import FileText
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import PATH
 from reliable_mq.broker_core.store.retention import DiskSurvey
@@ -19,7 +20,7 @@ class NoRoomForNotes(MemoryDisk):
 
     is_full = False
 
-    def write_text(self, path: str, text: str) -> None:
+    def write_text(self, path: str, text: FileText) -> None:
         if self.is_full and path == PATH:
             raise OSError(errno.ENOSPC, "No space left on device", path)
         super().write_text(path, text)

@@ -86,7 +86,7 @@ def test_accounts_of_4x_are_imported_once_and_may_do_what_they_might(
 
 
 def test_a_user_lives_from_add_to_remove(
-    call: Call, broker: ReliableMQBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, broker: ReliableMQBroker, tmp_path: Path
 ) -> None:
     def done(*words: str) -> str:
         code, out, err = call("access", *words)
@@ -95,12 +95,13 @@ def test_a_user_lives_from_add_to_remove(
 
     file = tmp_path / "secret"
     file.write_text("a secret of ann\n")
-    add = ("add", "ann", "--secret-file", str(file))
+    of_bea = tmp_path / "of_bea"
+    of_bea.write_text("a secret of bea\n")
+    add = ("add", "ann", "--secret", f"@{file}")
     assert done(*add, "--dry-run") == "user ann would be made at one\n"
     assert done(*add) == "user ann made at one\n"
     assert done(*add) == "user ann exists already\n"
-    monkeypatch.setenv("RELIABLE_MQ_NEW_SECRET", "a secret of bea")
-    assert done("add", "bea", "--super") == "user bea made at one\n"
+    assert done("add", "bea", "--super", "--secret", f"@{of_bea}") == "user bea made at one\n"
     with client(broker, "bea", "a secret of bea") as bea:
         bea.create_topic("granted", 1)
 
@@ -109,6 +110,21 @@ def test_a_user_lives_from_add_to_remove(
     listed = done("list")
     assert "Allow Pub,Sub Topic:granted from 127.0.0.0/8; Deny All Topic:grant* from" in listed
     with client(broker, "ann", "a secret of ann") as ann:
+        ann.send(Message(topic="granted", body=b"x"))
+        assert done("change", "ann", "--disable") == "user ann changed at one\n"
+        with pytest.raises(NotPermitted, match=r"User:ann is disabled\."):
+            ann.send(Message(topic="granted", body=b"x"))
+        assert "disabled" in done("list")
+        done("change", "ann", "--enable", "--secret", f"@{of_bea}")
+        with pytest.raises(NotPermitted, match=r"check signature failed\."):
+            ann.send(Message(topic="granted", body=b"x"))
+        done("change", "ann", "--secret", f"@{file}")
+        revoke = ("revoke", "ann", "topic:granted")
+        assert done(*revoke, "--dry-run") == "policy of ann would be removed at one\n"
+        assert done(*revoke) == "policy of ann removed at one\n"
+        with pytest.raises(NotPermitted, match="the decision is deny"):
+            ann.send(Message(topic="granted", body=b"x"))
+        assert done("change", "ann", "--super") == "user ann changed at one\n"
         ann.send(Message(topic="granted", body=b"x"))
         assert done("remove", "ann", "--dry-run") == "user ann would be removed at one\n"
         assert done("remove", "ann", "--yes") == "user ann removed at one\n"
@@ -120,8 +136,13 @@ def test_a_user_lives_from_add_to_remove(
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("add", "ann"), "no secret is given: use --secret-file FILE, or set RELIABLE_MQ_NEW"),
-        (("add", "ann", "--secret-file", "none"), "none: No such file or directory"),
+        (("add", "ann"), "no secret is given: write --secret @FILE, or --secret - to be asked"),
+        (("add", "ann", "--secret", "@none"), "--secret: none: No such file or directory"),
+        (("add", "ann", "--secret", "pw"), "a list of processes shows the command; write @FILE"),
+        (("change", "ann"), "nothing to change: give --secret, --disable"),
+        (("change", "nobody", "--disable"), "no broker has the user nobody"),
+        (("revoke", ROOT, "Topic:a"), "no broker has a policy of root on Topic:a"),
+        (("revoke", ROOT, "orders"), "orders: write a resource, such as Topic:orders"),
         (("grant", "ann"), "nothing to grant: give --allow RESOURCE=ACTIONS or --deny"),
         (("grant", "ann", "--allow", "Topic:a"), "Topic:a: write RESOURCE=ACTIONS"),
         (("grant", "ann", "--allow", "Topic:a=Fly"), "there is no action 'Fly'; there are All,"),
@@ -134,10 +155,7 @@ def test_a_user_lives_from_add_to_remove(
         (("remove", "nobody", "--yes"), "no broker has the user nobody"),
     ],
 )
-def test_a_wrong_use_is_one_line(
-    call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], fault: str
-) -> None:
-    monkeypatch.delenv("RELIABLE_MQ_NEW_SECRET", raising=False)
+def test_a_wrong_use_is_one_line(call: Call, words: tuple[str, ...], fault: str) -> None:
     code, out, err = call("access", *words)
     assert code != DONE
     assert out == ""

@@ -11,7 +11,8 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.main import FAILED, run
+from reliable_mq.cli.main import FAILED, explain, run
+from reliable_mq.errors import ConnectionLost
 from reliable_mq.testing.local_servers import free_port
 
 pytestmark = pytest.mark.processes
@@ -155,3 +156,22 @@ def test_a_ca_that_cannot_be_read_is_the_setting_to_correct(
     assert code == FAILED
     assert "correct tls_ca (RELIABLE_MQ_TLS_CA)" in out
     assert "start the name server" not in out
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [
+        ("closed the connection", "if it demands TLS, set RELIABLE_MQ_TLS_CA to the file"),
+        ("cannot be reached: the peer's certificate is refused: expired", "another certificate"),
+        ("closed the connection: the peer demands a certificate of this side", "_TLS_CERT and"),
+        ("cannot be reached: nothing listens there", "start one (reliable-mq broker)"),
+    ],
+)
+def test_a_name_server_that_does_not_answer_is_told_with_its_cure(
+    why: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RELIABLE_MQ_TLS_CA", raising=False)
+    told = explain(ConnectionLost(f"no name server answers (h:1 {why})"))
+
+    assert told is not None
+    assert cure in told[0]

@@ -1,5 +1,7 @@
 """Flask: one transaction a request, with sessions of ours or of Flask-SQLAlchemy."""
 
+import json
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -326,3 +328,35 @@ def test_a_consumer_runs_in_the_application_and_commands_are_there(tmp_path: Pat
         assert paid.acquire(timeout=60)
         assert paid.acquire(timeout=60)
     assert sorted(seen, key=str) == [("shop", "mail", 7), ("shop", 7, True)]
+
+
+@pytest.fixture
+def kept_level() -> Iterator[None]:
+    """Give the log its level back."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
+
+
+@pytest.mark.parametrize("verb", ["run", "resend"])
+@pytest.mark.usefixtures("kept_level")
+def test_commands_write_the_log_and_have_its_options(
+    verb: str, mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_at: object) -> None:
+        logging.getLogger("reliable_mq.app").info("it works")
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has configured logging
+    monkeypatch.setattr(ReliableMQ, "run", work)
+    monkeypatch.setattr(ReliableMQ, "resend_forever", work)
+    runner = factory(mq, FlaskMQ(mq), with_db=False).test_cli_runner()
+
+    assert "INFO it works" in runner.invoke(args=["reliable-mq", verb]).output
+    logging.getLogger().handlers.clear()
+    told = runner.invoke(args=["reliable-mq", verb, "--log-format", "json"]).output
+    assert json.loads(told)["message"] == "it works"
+    logging.getLogger().handlers.clear()
+    told = runner.invoke(args=["reliable-mq", verb, "--log-level", "warning"]).output
+    assert told == ""
+    told = runner.invoke(args=["reliable-mq", verb, "--log-level", "loud"]).output
+    assert "'loud' is not one of 'debug', 'info'" in told

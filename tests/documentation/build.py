@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.documentation.deployment_pages import downloads
 from tests.documentation.navigation import Entry, navigation
 from tests.documentation.staging import ROOT, pages
 
@@ -27,13 +28,17 @@ def toml_text(entries: list[Entry]) -> str:
 
 
 def stage(folder: Path) -> Path:
-    """Write all pages and the configuration below a folder; return the configuration."""
+    """Write all pages, files to load and the configuration; return the configuration."""
     shutil.rmtree(folder / "pages", ignore_errors=True)
     staged = pages()
     for place, text in staged.items():
         path = folder / "pages" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
+    for place, path in downloads().items():
+        target = folder / "pages" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     shutil.copytree(ROOT / "docs" / "assets", folder / "pages" / "assets", dirs_exist_ok=True)
     head = HEAD.read_text().replace("<root>", json.dumps(str(ROOT))[1:-1])
     configuration = folder / "zensical.toml"

@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\bRELIABLE_MQ_([A-Z_]+)")
 _TARGET = re.compile(r"(?:`|^|\$ )make ([a-z]+)\b", re.MULTILINE)
 _MODULE = re.compile(r"\bpython -m ((?:tests|bench|examples)\.[\w.]+)")
 OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"} | {
-    *("APP", "HEALTH_FILE", "METRICS_HOST", "NEW_SECRET", "SECRETS_DIR"),
+    *("APP", "HEALTH_FILE", "METRICS_HOST", "SECRETS_DIR"),
 }
 """Variables of tests and of `reliable_mq.testing`, and those of commands only."""
 DJANGO_VERBS = {"send", "send_many"}
@@ -177,7 +177,7 @@ def command_fault(line: str, *, is_whole: bool) -> str | None:
         return f"{line}: {error}"
     while _ASSIGNMENT.match(words[0]):
         words.pop(0)
-    words = words[1:]
+    words = [f"@{__file__}" if word.startswith("@") else word for word in words[1:]]  # a secret
     for at, word in enumerate(words):
         if word in {"|", "&&", "||", ";", "&", ">", ">>", "2>&1"} or word.startswith(("2>", ">")):
             words = words[:at]

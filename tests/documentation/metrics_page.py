@@ -27,8 +27,8 @@ RULES = ROOT / "deploy" / "prometheus" / "reliable_mq.rules.yml"
 ALERTS = """
 ## Alert rules
 
-`deploy/prometheus/reliable_mq.rules.yml` of the repository has these rules for Prometheus. Copy the
-file, and name it under `rule_files`.
+[A file](deployment/prometheus.md) has these rules for Prometheus. Load it, and name it under
+`rule_files`. There is [a dashboard for Grafana](deployment/grafana.md), too.
 
 """
 DAILY = """

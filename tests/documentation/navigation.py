@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from tests.documentation.api_pages import PAGES as API_PAGES
+from tests.documentation.deployment_pages import PAGES as DEPLOYMENT_PAGES
 
 from reliable_mq.cli.main import VERBS
 
@@ -22,6 +23,7 @@ HOW_TO: tuple[str, ...] = (
         "redis",
         "fastapi",
         "django",
+        "django_production",
         "flask",
         "litestar",
         "sqlmodel",
@@ -40,8 +42,10 @@ HOW_TO: tuple[str, ...] = (
         "retries",
         "sagas",
     ),
+    "renaming",
     *("payload_changes", "payload_schemas", "asyncapi", "cloud_events", "testing", "type-checking"),
     *("deployment", "tls", "sizing", "upgrades", "backups", "reconciliation_daily"),
+    "personal_data",
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (
@@ -68,7 +72,7 @@ REFERENCE: tuple[str, ...] = (
         "doctor",
     ),
     *("observation", "administration", "client", "client_sending", "client_consuming", "broker"),
-    "access_codes",
+    *("quotas", "access_codes"),
     *("reconciliation_verdicts", "reconciliation_results", "spark_sources"),
     "audit",
     *("state_machines", "glossary"),
@@ -96,12 +100,14 @@ def navigation(pages: Mapping[str, str]) -> list[Entry]:
     evidence = sorted(each for each in pages if each.startswith("evidence/"))
     api: Entry = ("API", section("reference/api", tuple(API_PAGES)))
     commands: Entry = ("Commands", section("reference/commands", tuple(VERBS)))
+    files = section("reference/deployment", tuple(DEPLOYMENT_PAGES))
+    deployment: Entry = ("Deployment files", files)
     reference = section("reference", REFERENCE)
     return [
         ("Start", "index.md"),
         ("Tutorial", section("tutorial", TUTORIAL)),
         ("How-to", section("how-to", HOW_TO)),
-        ("Reference", [reference[0], api, commands, *reference[1:]]),
+        ("Reference", [reference[0], api, commands, deployment, *reference[1:]]),
         ("Explanation", section("explanation", EXPLANATION)),
         (
             "Project",

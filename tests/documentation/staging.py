@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from tests.documentation import (
     api_pages,
     commands_page,
+    deployment_pages,
     errors_page,
     extras_page,
     limits_page,
@@ -33,12 +34,14 @@ OF_THE_ROOT = {
     "CHANGELOG.md": "project/changelog.md",
     "STYLE.md": "project/style.md",
 }
+GLOSSARY = "reference/glossary.md"
 RECORDS = ("decisions/", "project/changelog.md")
 """Pages that a search for how things are does not find: they say how they came to be."""
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 _BAR = re.compile(r"`([^`]*\\\|[^`]*)`")
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_WORD = re.compile(r"^\| ([^|]+) \|", re.MULTILINE)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
 
 GENERATED: Mapping[str, Callable[[], str]] = {
@@ -56,6 +59,11 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     **{f"reference/commands/{verb}.md": partial(commands_page.verb_page, verb) for verb in VERBS},
     "reference/api/index.md": api_pages.index_page,
     **{f"reference/api/{name}.md": partial(api_pages.page, name) for name in api_pages.PAGES},
+    "reference/deployment/index.md": deployment_pages.index_page,
+    **{
+        f"reference/deployment/{name}.md": partial(deployment_pages.page, name)
+        for name in deployment_pages.PAGES
+    },
 }
 """A page that is made from the code -> what makes it. None of them lies in docs/."""
 
@@ -94,6 +102,7 @@ def pages() -> dict[str, str]:
     }
     found |= {place: make() for place, make in GENERATED.items()}
     found = {place: _with_bars(text) for place, text in found.items()}
+    found[GLOSSARY] = _with_anchors(found[GLOSSARY])
     found |= {f"examples/{each.name}.md": _example(each) for each in examples()}
     found["examples/index.md"] = "# Examples\n\nEach is run by the tests.\n\n" + "".join(
         f"- [{_title(each.name)}]({each.name}.md)\n" for each in examples()
@@ -148,6 +157,18 @@ def _with_bars(text: str) -> str:
         )
 
     return _outside_code(text, mend)
+
+
+def _with_anchors(text: str) -> str:
+    """Give each word of the glossary an anchor: "half message" has #half-message."""
+
+    def mend(found: re.Match[str]) -> str:
+        words = [each.strip().replace(" ", "-") for each in found[1].split(",")]
+        anchors = "".join(f'<a id="{word}"></a>' for word in words)
+        return f"| {anchors}{found[1]} |"
+
+    head, line, rows = text.partition("|---|---|\n")
+    return head + line + _WORD.sub(mend, rows)
 
 
 def _title(name: str) -> str:

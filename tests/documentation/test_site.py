@@ -1,14 +1,16 @@
 """The built site: no link is broken, no other host is asked, it fits a phone, search is there."""
 
+import html
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from tests.documentation.build import build
+from tests.documentation.deployment_pages import DEPLOY, NOT_PRINTED, ROOT, downloads, place_of
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
-from tests.documentation.staging import pages
+from tests.documentation.staging import DOCS, pages
 
 pytestmark = pytest.mark.processes
 
@@ -51,6 +53,14 @@ def fault(page: HtmlPage, link: str, built: dict[Path, HtmlPage], site: Path) ->
     if anchor and target in built and anchor not in built[target].anchors:
         return f"{page.path.relative_to(site)}: {link}: no such anchor"
     return None
+
+
+def test_each_word_of_the_glossary_has_an_anchor(site: Path, built: dict[Path, HtmlPage]) -> None:
+    page = built[site / "reference" / "glossary.html"]
+    rows = (DOCS / "reference" / "glossary.md").read_text().count("\n| ") - 1  # without the head
+
+    assert len(page.anchors) >= rows
+    assert {"stub", "half-message", "figure", "sample"} <= set(page.anchors)
 
 
 def test_no_link_is_broken(site: Path, built: dict[Path, HtmlPage]) -> None:
@@ -98,6 +108,32 @@ def test_each_page_says_its_language_its_title_and_what_it_is(built: dict[Path, 
         assert page.meta.get("description"), path
         assert page.silent_images == [], path
     assert len({page.titles[0] for page in built.values()}) == len(built)
+
+
+def test_each_file_for_deployment_can_be_loaded_and_is_printed(
+    site: Path, built: dict[Path, HtmlPage]
+) -> None:
+    tracked = {path for path in DEPLOY.rglob("*") if path.is_file() and path.name != "secret.env"}
+    folder = site / "reference" / "deployment"
+    linked = {
+        (page.path.parent / unquote(link)).resolve()
+        for page in built.values()
+        if page.path.parent == folder
+        for link in page.links
+    }
+    text = html.unescape(
+        re.sub("<[^>]+>", "", "".join(path.read_text() for path in folder.glob("*.html")))
+    )
+
+    assert tracked <= set(downloads().values())
+    for place, path in downloads().items():
+        assert (site / place).read_bytes() == path.read_bytes()
+        assert (site / place).resolve() in linked, place
+        name = path.relative_to(ROOT).as_posix()
+        lines = [each.strip() for each in path.read_text().splitlines() if each.strip()]
+        assert place_of(name) == place
+        if name not in NOT_PRINTED:
+            assert [each for each in lines if each not in text] == [], name
 
 
 def test_code_in_a_table_shows_no_backslash_before_a_bar(site: Path) -> None:

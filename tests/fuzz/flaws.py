@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from tests.fuzz.name_server_flaws import brokers_without_bounds, put, registrations_side_by_side
+from tests.fuzz.name_server_flaws import (
+    brokers_without_bounds,
+    put,
+    put_no_limit,
+    registrations_side_by_side,
+)
 
 from reliable_mq.broker_core import clients, config, config_reading, core
 from reliable_mq.broker_core import offsets as offset_table
@@ -28,7 +33,7 @@ from reliable_mq.broker_core.requests import (
 from reliable_mq.broker_core.store import disk
 from reliable_mq.broker_core.topics import TopicTable
 from reliable_mq.errors import Unavailable
-from reliable_mq.name_server import registration, routes
+from reliable_mq.name_server import registration
 from reliable_mq.runtime import descriptors, listener, name_server, registrar
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -156,7 +161,7 @@ def groups_of_any_size() -> None:
 def registrations_in_one_go() -> None:
     """A registration of any size is worked through while all others wait."""
     put(registration, "REGISTERED_TOPICS_MAX", _ENDLESS)
-    put(routes, "REGISTERED_TOPICS_MAX", _ENDLESS)
+    put_no_limit("topics")
     put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
     put(name_server, "_SLICE_SECONDS", math.inf)
 
@@ -164,15 +169,13 @@ def registrations_in_one_go() -> None:
 def settings_written_by_the_loop() -> None:
     """Each setting is written and synced, with all others, before anybody else is heard."""
 
-    def written(
-        self: name_server.NameServer, connection: int, command: Command, answer: Command
-    ) -> None:
-        if command.code == RequestCode.PUT_KV_CONFIG:
+    def written(self: name_server.NameServer, answered: name_server._Answered) -> None:
+        if answered.command.code == RequestCode.PUT_KV_CONFIG:
             self._write(self._core.settings.dump())
-        self._answer(connection, command, answer)
+        self._answer(answered)
 
     put(name_server.NameServer, "_done", written)
-    for seconds in ("_LARGE_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
+    for seconds in ("_LARGE_SECONDS", "_READ_SECONDS", "_SLICE_SECONDS", "_SHARED_SLICE_SECONDS"):
         put(listener, seconds, math.inf)
     put(listener, "_LARGE_IN_TURN", _ENDLESS)
     put(listener, "_LARGE_AT_ONCE", _ENDLESS)

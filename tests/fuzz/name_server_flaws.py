@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from reliable_mq.name_server import routes
+from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration_queue import Answered, RegistrationQueue
 from reliable_mq.name_server.steps import Steps
 
@@ -17,6 +20,17 @@ def put(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
+def put_no_limit(*names: str) -> None:
+    """Take out limits of the tables of a name server."""
+    known = routes.RouteTable.__init__
+
+    def unlimited(self: routes.RouteTable, limits: NameServerLimits | None = None) -> None:
+        endless = dict.fromkeys(names, _ENDLESS)
+        known(self, msgspec.structs.replace(limits or NameServerLimits(), **endless))
+
+    put(routes.RouteTable, "__init__", unlimited)
+
+
 def brokers_without_bounds() -> None:
     """Any number of brokers is known, and who goes costs a look at every topic."""
     forget = routes.RouteTable._forget
@@ -27,8 +41,7 @@ def brokers_without_bounds() -> None:
             if any(row.broker_name == key[1] for row in queues.values()):
                 return
 
-    put(routes, "BROKERS_MAX", _ENDLESS)
-    put(routes, "BROKERS_OF_CONNECTION_MAX", _ENDLESS)
+    put_no_limit("brokers", "brokers_of_connection")
     put(routes.RouteTable, "_forget", looked)
 
 

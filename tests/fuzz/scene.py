@@ -228,14 +228,15 @@ class Scene:
         """Start the servers on the store; they end with the stack."""
         names = ["--namesrv-port", "0"]
         self._servers, self.name_server = [], ""
+        often = "--set=maxNewConnectionsPerSecondOfAddress=0"  # all peers have one address
         if self._is_split:
             settings_file = str(self.folder / "kvConfig.json")
-            arguments = ["namesrv", "--port", "0", "--kv-config", settings_file]
+            arguments = ["namesrv", "--port", "0", "--kv-config", settings_file, often]
             self.name_server = self._served(stack, arguments, "namesrv")["namesrv"]
             names = ["--namesrv", self.name_server]
         sets = [f"--set={name}={value}" for name, value in self._settings.properties.items()]
         store = str(self.folder / "store")
-        arguments = ["broker", "--store", store, "--port", "0", *names, *sets]
+        arguments = ["broker", "--store", store, "--port", "0", *names, often, *sets]
         places = self._served(stack, arguments, "broker")
         self.broker, self.name_server = places["broker"], places["namesrv"]
         self.memory_began = self.memory

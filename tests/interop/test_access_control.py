@@ -98,7 +98,7 @@ listUser -b BROKER
 createUser -b BROKER -u shop -p secret1
 createUser -b BROKER -u shop -p secret1
 createUser -b BROKER -u boss -p secret2 -t Super
-createUser -b BROKER -u odd -p secret3 -t Sometimes
+createUser -b BROKER -u odd -p secret3
 listUser -b BROKER
 listUser -b BROKER -f o
 listUser -b BROKER -f nobody

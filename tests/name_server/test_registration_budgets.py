@@ -9,8 +9,9 @@ from tests.name_server.test_routes import ONE, TWO, World, broker, compressed
 
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REGISTERED_TOPICS_MAX, REQUEST_BODY_SIZE_MAX
-from reliable_mq.name_server import routes
+from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import decode_in_steps, decode_registration
+from reliable_mq.name_server.routes import RouteTable
 from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -134,9 +135,9 @@ def test_a_registration_that_is_overtaken_takes_no_more_topics(world: World, end
 
 
 def test_a_name_server_knows_so_many_topics_and_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(routes, "REGISTERED_TOPICS_MAX", 7)
+    world.core.routes = RouteTable(NameServerLimits(topics=7))
     world.register("a", "b")
     refused = world.register("c", "d", "e", name="other", address=TWO)
     assert refused.code == Code.SYSTEM_ERROR

@@ -1,5 +1,6 @@
 """Routes: who registered what, who is gone, and what a client is told."""
 
+import random
 import zlib
 from collections.abc import Iterator, Mapping
 
@@ -328,8 +329,22 @@ def test_an_unknown_request_is_answered_as_apache_does(world: World) -> None:
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
 
 
-def test_a_registration_that_unpacks_beyond_all_reason_is_refused() -> None:
-    bomb = zlib.compress(bytes(REGISTRATION_SIZE_MAX + 1))
+@pytest.mark.parametrize("packed_size", [0, REGISTRATION_SIZE_MAX])
+def test_a_registration_that_unpacks_beyond_all_reason_is_refused(packed_size: int) -> None:
+    """That is beyond a limit, and beyond what topics can be packed to."""
+    packed = zlib.compress(bytes(REGISTRATION_SIZE_MAX + 1))
+    size_max = min(100 * len(packed), REGISTRATION_SIZE_MAX)
+    if packed_size:
+        noise = random.Random(7).randbytes(REGISTRATION_SIZE_MAX + 1)
+        packed, size_max = zlib.compress(noise, 1), REGISTRATION_SIZE_MAX
 
-    with pytest.raises(ProtocolError, match=f"more than {REGISTRATION_SIZE_MAX} bytes"):
+    with pytest.raises(ProtocolError, match=f"more than {size_max} bytes"):
+        decode_registration(packed, compressed=True)
+
+
+def test_a_small_registration_may_unpack_to_a_mebibyte_whatever_it_was_packed_to() -> None:
+    bomb = zlib.compress(bytes(1_000_000))
+
+    with pytest.raises(ProtocolError, match="not a registration") as refused:
         decode_registration(bomb, compressed=True)
+    assert "more than" not in str(refused.value)

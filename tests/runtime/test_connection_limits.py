@@ -50,7 +50,7 @@ def test_too_many_connections_are_refused_with_one_line_until_one_leaves(
             for peer in peers:
                 assert await is_served(*peer)
             assert await is_refused(echo)
-            assert echo.listener.refused == 1
+            assert echo.listener.refused.total() == 1
             for peer in peers:
                 assert await is_served(*peer)
             peers[0][1].close()
@@ -76,6 +76,56 @@ def test_a_network_of_ipv6_counts_as_one_address() -> None:
     assert not admission.admit(2, "2001:db8::ffff:2")
     assert admission.admit(3, "2001:db8:0:0:3::")
     assert not admission.admit(4, "2001:db8:0:1::1")
+
+
+def of_rate(rate: int) -> Admission:
+    return Admission(ConnectionLimits(new_of_address=rate))
+
+
+def arrivals(admission: Admission, count: int, now: float, ip: str = "192.0.2.1") -> int:
+    """Let an address connect so many times; return how many were let in."""
+    return sum(not admission.arrive(ip, now) for _ in range(count))
+
+
+def test_an_address_may_have_so_many_new_connections_in_a_second_and_ten_seconds_at_once() -> None:
+    admission = of_rate(2)
+    assert arrivals(admission, 25, 100.0) == 20
+    assert arrivals(admission, 25, 102.5) == 5, "so many have come back"
+    assert arrivals(admission, 25, 190.0) == 20, "no more than ten seconds are saved up"
+    assert admission.refused == {"all": 0, "address": 0, "rate": 30}
+
+
+def test_new_connections_of_an_address_leave_the_others_theirs() -> None:
+    admission = of_rate(1)
+    assert arrivals(admission, 15, 100.0) == 10
+    assert arrivals(admission, 15, 100.0, "192.0.2.2") == 10
+    assert arrivals(admission, 15, 100.0, "2001:db8::1") == 10
+    assert arrivals(admission, 15, 100.0, "2001:db8::ffff:2") == 0, "the same network"
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    assert arrivals(of_rate(0), 100_000, 100.0) == 100_000
+
+
+def test_of_addresses_without_end_the_quiet_ones_are_forgotten() -> None:
+    admission = of_rate(1)
+    assert arrivals(admission, 11, 100.0, "192.0.2.1") == 10
+    for number in range(10_500):
+        admission.arrive(f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}", 100.0)
+        assert arrivals(admission, 1, 100.0) == 0, "who comes again and again is not forgotten"
+    assert len(admission._full_at) <= 10_000
+
+
+@given(st.integers(1, 20), st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 50))))
+def test_no_ten_seconds_have_more_new_connections_than_twenty_may(
+    rate: int, steps: list[tuple[int, int]]
+) -> None:
+    admission, now, let_in = of_rate(rate), 1_000.0, []
+    for pause_ms, count in steps:
+        now += pause_ms / 1000
+        let_in += [now] * arrivals(admission, count, now)
+    for begin in let_in:
+        assert sum(begin <= at < begin + 10 for at in let_in) <= 20 * rate
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 2)), max_size=80))

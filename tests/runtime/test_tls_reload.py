@@ -13,7 +13,10 @@ from tests.runtime.tls_world import HOST, Certificates, connect_encrypted
 from tests.waiting import eventually
 
 from reliable_mq.runtime import server_tls
+from reliable_mq.runtime.fresh_context import FreshContext, context_of_client
 from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.tls_contexts import client_context
+from reliable_mq.runtime.tls_settings import take_tls
 
 
 def _has_other(tls: ServerTls, context: ssl.SSLContext | None) -> bool:
@@ -118,3 +121,59 @@ def test_a_new_authority_holds_for_new_connections(made: Certificates) -> None:
                     await is_served(*await connect_encrypted(echo, mine, HOST))
 
     run(test)
+
+
+def test_a_file_that_goes_while_it_is_read_is_told_and_the_certificate_goes_on(
+    made: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ServerTls(made.settings())
+    before = tls.context
+
+    def gone(*_at: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(server_tls, "examine", gone)
+    made.issue("server")
+    assert not looked_twice(tls)
+    assert tls.context is before
+    assert "No such file" in caplog.text
+
+
+@pytest.mark.parametrize("verifies", ["true", "false"])
+def test_connections_that_trust_every_server_are_told(
+    caplog: pytest.LogCaptureFixture, verifies: str
+) -> None:
+    own = take_tls({"tls.enable": "true", "tls.client.authServer": verifies})
+    assert context_of_client(own) is not None
+    told = [each for each in caplog.records if getattr(each, "event", "") == "tls_unverified"]
+    assert bool(told) == (verifies == "false")
+
+
+def test_a_replaced_certificate_of_a_client_counts_for_its_next_connection(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "reliable_mq.runtime")
+    path = made.expired("me")
+    own = take_tls({"tls.client.certPath": path, "tls.client.trustCertPath": made.ca})
+    context = FreshContext(partial(client_context, own), own.client.paths)
+
+    async def is_accepted(echo: Echo) -> bool:
+        try:
+            return await is_served(*await connect_encrypted(echo, context()))
+        except (OSError, asyncio.IncompleteReadError):
+            return False
+
+    async def test() -> None:
+        needed = {"server_need_client_auth": "require", "server_trustCertPath": made.ca}
+        with made.server(**needed) as tls:
+            async with serving(tls=tls) as echo:
+                assert not await is_accepted(echo)
+                made.issue("me", "me")
+                assert await is_accepted(echo)
+                Path(path).write_text("half of a file")
+                for _ in range(3):
+                    assert await is_accepted(echo), "the certificate before it goes on"
+
+    run(test)
+    found = [getattr(each, "event", "") for each in caplog.records]
+    assert found.count("tls_reloaded") == found.count("tls_not_reloaded") == 1

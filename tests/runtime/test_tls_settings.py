@@ -1,8 +1,13 @@
 """The settings and files of TLS: what is wrong is one line that names it, and no open door."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 from tests.runtime.tls_world import Certificates
 
 from reliable_mq.errors import ConfigurationError
@@ -61,6 +66,10 @@ def test_without_properties_a_server_is_plain_and_its_own_connections_too() -> N
         ({"client.keyPath": "k"}, "without tls.client.certPath"),
         ({"server.need.client.auth": "require"}, "tls.server.trustCertPath"),
         ({"server.need.client.auth": "maybe"}, "use none, optional, require"),
+        (
+            {"server.need.client.auth": "require", "server.trustCertPath": "ca"},
+            "need.client.auth=require needs tls.server.mode=enforcing",
+        ),
         ({"server.trustCertPath": "ca"}, "no effect without tls.server.need.client.auth"),
         ({"enable": "yes"}, "tls.enable=yes: use true or false"),
         ({"test.mode.enable": "true"}, "makes no certificate of its own"),
@@ -98,6 +107,22 @@ def test_a_password_opens_an_encrypted_key(made: Certificates) -> None:
         assert "sesame" not in str(told.value)
 
 
+def short_key(made: Certificates) -> tuple[str, str]:
+    """Write a certificate with an RSA key of 1,024 bits; return its path, and the key's."""
+    cert, key = made.folder / "short.crt", made.folder / "short.key"
+    secret = rsa.generate_private_key(65_537, 1_024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "short")])
+    now = datetime.now(UTC)
+    then = now + timedelta(days=1)
+    made_of = x509.CertificateBuilder(name, name, secret.public_key(), 1, now, then)
+    signed = made_of.sign(secret, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    cert.write_bytes(signed.public_bytes(pem))
+    form, secrecy = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key.write_bytes(secret.private_bytes(pem, form, secrecy))
+    return str(cert), str(key)
+
+
 def broken(made: Certificates, kind: str) -> tuple[str, str, str]:
     """Return a certificate, a key and the words of the error."""
     cert, key = made.pair("good")
@@ -107,6 +132,8 @@ def broken(made: Certificates, kind: str) -> tuple[str, str, str]:
     torn = made.folder / "torn.pem"
     torn.write_text(Path(cert).read_text()[:200])
     folder = str(made.folder)
+    if kind == "a short key":
+        cert, key = short_key(made)
     return {
         "no such file": ("nowhere.pem", key, "nowhere.pem: No such file"),
         "no such key": (cert, "nowhere.key", "nowhere.key: No such file"),
@@ -114,13 +141,14 @@ def broken(made: Certificates, kind: str) -> tuple[str, str, str]:
         "no PEM": (str(text), key, "text.pem: it is not a PEM file"),
         "a torn file": (str(torn), key, "it is not a certificate with its key"),
         "a key for a certificate": (key, key, "it is not a certificate with its key"),
+        "a short key": (cert, key, "its key is too short"),
         "another key": (cert, other, "the key does not match the certificate"),
     }[kind]
 
 
 KINDS = (
     *("no such file", "no such key", "a folder", "no PEM", "a torn file"),
-    *("a key for a certificate", "another key"),
+    *("a key for a certificate", "another key", "a short key"),
 )
 
 
@@ -152,5 +180,6 @@ def test_a_server_is_exposed_if_strangers_reach_it_and_need_no_certificate(
     assert not is_exposed(["127.0.0.1", "::1"], plain)
     known = {"server_need_client_auth": "require", "server_trustCertPath": made.ca}
     assert not is_exposed(["0.0.0.0"], made.settings(**known))
-    assert is_exposed(["0.0.0.0"], made.settings("permissive", **known)), "plain ones need none"
+    asked = {**known, "server_need_client_auth": "optional"}
+    assert is_exposed(["0.0.0.0"], made.settings("permissive", **asked)), "plain ones need none"
     assert is_exposed(["0.0.0.0"], made.settings())

@@ -1,6 +1,8 @@
 """Signatures of requests are those of Apache's client."""
 
+import gc
 import hmac
+import tracemalloc
 from base64 import b64encode
 
 from hypothesis import given
@@ -53,3 +55,21 @@ def test_a_second_signature_replaces_the_first() -> None:
 
 def test_a_signer_does_not_show_its_secret() -> None:
     assert "secret" not in repr(RequestSigner(b"a secret"))
+
+
+def test_odd_shapes_of_requests_are_not_kept() -> None:
+    """Given names of a mebibyte each, from a sender who knows only a user's name, then none stays.
+
+    512 of them would stay in memory.
+    """
+    signer = RequestSigner(b"x")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            signer.signature({f"{number}" + "n" * (1 << 20): "value"}, b"", 493)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 8 << 20

@@ -17,6 +17,7 @@ from reliable_mq.wire.codes import RequestCode
 _INIT_USER = "initAuthenticationUser"
 _INNER_CLIENT = "innerClientAuthenticationCredentials"
 SECRET_PROPERTIES = frozenset({_INIT_USER, _INNER_CLIENT})
+_DIGITS_MAX = 10  # of a request code
 _FORMS = {
     _INIT_USER: ("username", "password"),
     _INNER_CLIENT: ("accessKey", "secretKey"),
@@ -121,28 +122,28 @@ def _user(name: str, secret: SecretText) -> User | None:
 def _codes(name: str, listed: str) -> frozenset[int]:
     words = [word for each in listed.split(",") if (word := each.strip())]
     for word in words:
-        if not (word.isascii() and word.isdecimal()):
+        if not (word.isascii() and word.isdecimal() and len(word) < _DIGITS_MAX):
             raise ConfigurationError(
                 f"{name}={word:.40}: write request codes, such as 105,34, with commas between them"
             )
     return frozenset(map(int, words))
 
 
-def begin_access(table: AccessTable, settings: AccessSettings) -> bool:
-    """Create the users of the settings that do not exist; return whether there were any.
+def begin_access(table: AccessTable, settings: AccessSettings) -> list[str]:
+    """Create the users of the settings that do not exist; return their names.
 
     Raises:
         ConfigurationError: no super user could create others.
     """
-    is_changed = False
+    made: list[str] = []
     for user in settings.first_users:
         if user.username not in table.users:  # both settings may name the same user
             change = UserChange(password=user.password, user_type=UserType.SUPER)
             table.create_user(user.username, change)
-            is_changed = True
+            made.append(user.username)
     if not table.has_super_user:
         raise ConfigurationError(
             "authenticationEnabled=true needs a super user that is enabled: set "
             f'{_INIT_USER}={{"username":"…","password":"…"}}'
         )
-    return is_changed
+    return made

@@ -105,6 +105,39 @@ class Guard:
         if fault:
             raise AccessRefused(fault)
 
+    def may(self, name: str, resource: Resource, actions: tuple[Action, ...], address: str) -> bool:
+        """Whether a user who was let in may do one of these actions now.
+
+        Args:
+            name: the user; "": nobody had to sign.
+            resource: what it is about.
+            actions: one of them is enough.
+            address: "ip:port" of the user.
+        """
+        if not name:
+            return not self._authorizes
+        user = self._table.users.get(name)
+        if user is None or not user.is_enabled:
+            return False
+        return not (self._authorizes and self.fault_of(user, resource, actions, _ip_of(address)))
+
+    def check_again(self, name: str, command: Command, address: str) -> None:
+        """Return if a request that was let in, and has waited, may still be answered.
+
+        Args:
+            name: who has signed it; "": nobody had to.
+            command: the request; the fields with names are enough.
+            address: the address of its sender, "ip:port".
+
+        Raises:
+            AccessRefused: the user or a policy was changed meanwhile.
+        """
+        if not name:
+            return  # the settings do not change
+        user = self.claimed(name)
+        if self._authorizes and not user.is_super and command.code not in self._unauthorized:
+            self._authorize_all(user, command, address)
+
     def sender_of(self, command: Command) -> User | None:
         """Return the user who has signed a request; None: nobody has, which is allowed.
 

@@ -76,8 +76,8 @@ def _account(row: Any, place: str) -> PlainAccount:
     if not isinstance(row, dict):
         raise ConfigurationError(f"{place}: it is no account with accessKey and secretKey")
     username, secret = row.get("accessKey"), row.get("secretKey")
-    # YAML reads a name or a secret of digits as a number.
-    username = str(username) if isinstance(username, int) else username
+    if isinstance(username, (int, float)):  # YAML reads 0123 as 83, and yes as true
+        raise ConfigurationError(f"{place}: accessKey: put the name in quotes, it is no text")
     if not isinstance(username, str) or name_fault(username):
         raise ConfigurationError(f"{place}: accessKey: write the name of a user")
     place = f"{place} ({username})"

@@ -9,6 +9,10 @@ A request is allowed if the entry that decides says so. This entry is found in t
    never equally precise: a user has one entry for each resource and type.
 3. If no entry is about the request, it is refused.
 
+A topic in which the broker keeps messages of all topics (`OF_ALL_TOPICS`) is allowed only by an
+entry with its whole name, or on everything. Else `Topic:rmq_*` would show the timed messages of all
+topics, and `Topic:*` those of a topic that is denied. Apache does not make this difference.
+
 Source: Apache RocketMQ `AclAuthorizationHandler`, `PolicyEntry`, `AclInfo`.
 """
 
@@ -19,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.access.resources import Pattern, Resource, resource_of
-from reliable_mq.access.users import AccessRefused
+from reliable_mq.access.resources import Kind, Pattern, Resource, resource_of
+from reliable_mq.access.users import AccessRefused, of_name
 from reliable_mq.limits import NAME_LENGTH_MAX
 
 ENTRIES_OF_USER_MAX = 1_000
@@ -44,6 +48,9 @@ class Action(StrEnum):
     DELETE = "Delete"
     GET = "Get"
     LIST = "List"
+
+
+_WRITTEN = tuple(action for action in Action if action not in (Action.UNKNOWN, Action.ANY))
 
 
 class PolicyType(StrEnum):
@@ -71,7 +78,16 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     def is_about(self, resource: Resource, actions: Collection[Action], ip: str) -> bool:
         """Whether the entry is about a request with these actions, from this address."""
         is_action = Action.ALL in self.actions or any(each in self.actions for each in actions)
-        return is_action and self.resource.covers(resource) and self._covers(ip)
+        if not (is_action and self.resource.covers(resource) and self._covers(ip)):
+            return False
+        return not (resource.is_of_all_topics and self._allows_some_topics)
+
+    @property
+    def _allows_some_topics(self) -> bool:
+        """Whether it allows topics by a part of their names, or all topics by their kind."""
+        own = self.resource
+        is_vague = own.kind is Kind.TOPIC and own.pattern is not Pattern.LITERAL
+        return is_vague and self.effect is Effect.ALLOW
 
     def _covers(self, ip: str) -> bool:
         if not self.sources:
@@ -191,13 +207,23 @@ def acl_of(rows: Any) -> Acl:
     result: Acl = {}
     for policy in rows:
         row = policy if isinstance(policy, dict) else {}
-        kind = _of_name(PolicyType, row.get("policyType")) or PolicyType.CUSTOM
+        kind = _kind_of(row.get("policyType"))
         entries = row.get("entries")
         if isinstance(entries, list) and entries:
             result = merged(result, {kind: Entries(map(_entry_of, entries))})
     if not result:
         raise AccessRefused("The policies is empty.")
     return result
+
+
+def _kind_of(name: object) -> PolicyType:
+    """Return the type with this name. A misspelt Default would count before all others."""
+    if not name:
+        return PolicyType.CUSTOM
+    kind: PolicyType | None = of_name(PolicyType, name)
+    if kind is None:
+        raise AccessRefused("The policyType must be Custom or Default.")
+    return kind
 
 
 def _entry_of(entry: Any) -> PolicyEntry:
@@ -208,7 +234,7 @@ def _entry_of(entry: Any) -> PolicyEntry:
         raise AccessRefused("The resource is null.")
     if len(resource.name) > NAME_LENGTH_MAX or not resource.name.isprintable():
         raise AccessRefused(f"a resource has at most {NAME_LENGTH_MAX} printable characters")
-    effect = _of_name(Effect, row.get("decision"))
+    effect = of_name(Effect, row.get("decision"))
     actions = _actions_of(row.get("actions"))
     sources = _sources_of(row.get("sourceIps"))
     if effect is None:
@@ -218,11 +244,13 @@ def _entry_of(entry: Any) -> PolicyEntry:
 
 def _actions_of(names: Any) -> tuple[Action, ...]:
     listed = names if isinstance(names, list) else []
-    actions = tuple(each for name in listed if (each := _of_name(Action, name)) is not None)
+    actions = tuple(each for name in listed if (each := of_name(Action, name)) is not None)
     if len(actions) > _ACTIONS_MAX:
         raise AccessRefused(f"an entry has at most {_ACTIONS_MAX} actions")
     if not actions:
         raise AccessRefused("The actions is empty.")
+    if len(actions) < len(listed):  # Apache leaves it out: a misspelt denial would deny nothing
+        raise AccessRefused(f"The actions must be of {', '.join(_WRITTEN)}.")
     if Action.ANY in actions:
         raise AccessRefused("The actions can not be Any.")
     return actions
@@ -250,9 +278,3 @@ def _network_of(source: str) -> _Network | None:
         return ip_network(source, strict=False)
     except ValueError:
         return None
-
-
-def _of_name(kind: Any, name: object) -> Any:
-    if not isinstance(name, str):
-        return None
-    return next((each for each in kind if each.lower() == name.lower()), None)

@@ -11,6 +11,13 @@ from enum import StrEnum
 from typing import NamedTuple
 
 RETRY_PREFIX = "%RETRY%"
+OF_ALL_TOPICS = frozenset(
+    {
+        *("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    }
+)
+"""Topics in which the broker keeps messages of all topics: delayed, timed and half messages."""
 _STAR = "*"
 
 
@@ -57,6 +64,11 @@ class Resource(NamedTuple):
         if self.pattern is Pattern.LITERAL:
             return self.name == other.name
         return self.pattern is Pattern.ANY or other.name.startswith(self.name)
+
+    @property
+    def is_of_all_topics(self) -> bool:
+        """Whether this is a topic with messages of all topics."""
+        return self.kind is Kind.TOPIC and self.name in OF_ALL_TOPICS
 
     @property
     def vagueness(self) -> tuple[bool, int, int]:

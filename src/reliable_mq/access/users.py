@@ -15,8 +15,13 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 from reliable_mq.wire.request_signature import RequestSigner
 
 SUBJECT = "User"
+NOBODY = "-"
+"""What the audit has in place of a user if no known user has signed."""
 SECRET_LENGTH_MAX = 1_024
 USERS_MAX = 10_000
+
+_TYPES = "userType must be Super or Normal"
+_STATES = "userStatus must be enable or disable"
 
 
 class UserType(StrEnum):
@@ -95,10 +100,13 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_change_of(row: Any) -> UserChange:
-    """Return the change in the body of a request. Unknown types and states count as not given.
+    """Return the change in the body of a request.
+
+    Apache takes an unknown type or status as one that is not given. Then a user whom somebody
+    wanted to disable, and misspelt it, stays enabled.
 
     Raises:
-        AccessRefused: the body is not an object with texts.
+        AccessRefused: the body is not an object with texts, or there is no such type or status.
     """
     if not isinstance(row, dict):
         raise AccessRefused("the body of user is null")
@@ -106,11 +114,17 @@ def user_change_of(row: Any) -> UserChange:
     for name, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise AccessRefused(f"{name} must be a text")
-    return UserChange(
+    kind, status = texts["userType"] or None, texts["userStatus"] or None
+    change = UserChange(
         password=texts["password"],
-        user_type=_of_name(UserType, texts["userType"]),
-        user_status=_of_name(UserStatus, texts["userStatus"]),
+        user_type=of_name(UserType, kind),
+        user_status=of_name(UserStatus, status),
     )
+    if kind and change.user_type is None:
+        raise AccessRefused(_TYPES)
+    if status and change.user_status is None:
+        raise AccessRefused(_STATES)
+    return change
 
 
 def user_of(row: Any) -> User:
@@ -122,12 +136,12 @@ def user_of(row: Any) -> User:
     name = row.get("username") if isinstance(row, dict) else None
     if not isinstance(name, str):
         raise ValueError("a user has no username")  # noqa: TRY004 - the content is wrong
-    kind = _of_name(UserType, row.get("userType", UserType.NORMAL))
-    status = _of_name(UserStatus, row.get("userStatus", UserStatus.ENABLE))
+    kind = of_name(UserType, row.get("userType", UserType.NORMAL))
+    status = of_name(UserStatus, row.get("userStatus", UserStatus.ENABLE))
     if kind is None:
-        raise ValueError(f"user {name!r}: userType must be Super or Normal")
+        raise ValueError(f"user {name!r}: {_TYPES}")
     if status is None:
-        raise ValueError(f"user {name!r}: userStatus must be enable or disable")
+        raise ValueError(f"user {name!r}: {_STATES}")
     password = row.get("password")
     fault = name_fault(name) or secret_fault(password if isinstance(password, str) else "")
     if fault:
@@ -141,6 +155,8 @@ def name_fault(name: str) -> str:
         return "username can not be blank"
     if len(name) > NAME_LENGTH_MAX or not name.isprintable():
         return f"a username has 1..{NAME_LENGTH_MAX} printable characters"
+    if name != name.strip() or name == NOBODY:
+        return "a username has no spaces around it, and is not -, which stands for nobody"
     return ""
 
 
@@ -159,7 +175,8 @@ def username_of(subject: str) -> str | None:
     return name if kind.lower() == SUBJECT.lower() else None
 
 
-def _of_name(kind: Any, name: object) -> Any:
+def of_name(kind: Any, name: object) -> Any:
+    """Return the member of an enumeration with this name in any case; None: there is none."""
     if not isinstance(name, str):
         return None
     return next((each for each in kind if each.lower() == name.lower()), None)

@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from reliable_mq.access.users import NOBODY
 from reliable_mq.decodable import decodable
 from reliable_mq.plain_text import cut
 
 PATH = "audit/audit.log"
-NOBODY = "-"
-"""The actor of a request that no known user has signed."""
-
-REFUSED_A_MINUTE = 100
-_MINUTE_MS = 60_000
+REFUSED_AT_ONCE = 100
+REFUSED_PAUSE_MS = 180_000
+"""One more may be refused after each pause: 480 a day, so that a flood of months loses no file."""
 _TEXT_MAX = 300  # characters of a name or a reason
+_NAMES_SIZE_MAX = 4_096  # bytes of JSON of all names
 _VALUES_SIZE_MAX = 16_384  # bytes of JSON of the values before, and as many after
 _WAITING_MAX = 10_000  # lines; the owner takes them each turn
 
@@ -39,7 +39,7 @@ class AuditLine(msgspec.Struct, kw_only=True):
         run_id: always null; a field of `rmq_audit`.
         changed: 1 if it changed something, else 0.
         result: the name of the answer's code.
-        detail: what it is about (`on`), values `before` and `after`, and the reason of a refusal
+        detail: what it is about (`on`), values `before` and `after`, or the reason of a refusal
             (`why`). `claims`: the user whom a request names without proof. `left_out`: how many
             refused requests before it have no line.
     """
@@ -58,14 +58,14 @@ class AuditLine(msgspec.Struct, kw_only=True):
 class AuditRecord:
     """Collects the lines of a broker.
 
-    Invariant A3: at most `REFUSED_A_MINUTE` requests that changed nothing have a line in a minute;
-    the others are counted in the next line.
+    Invariant A3: at most `REFUSED_AT_ONCE` requests that changed nothing have a line, and one more
+    after each `REFUSED_PAUSE_MS`; the others are counted in the next line.
     """
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self._began_ms = 0
-        self._refused = 0
+        self._room = float(REFUSED_AT_ONCE)  # lines of requests that changed nothing
+        self._at_ms = 0
         self._left_out = 0
 
     def note(
@@ -101,8 +101,8 @@ class AuditRecord:
         changed = is_done and (hides or seen is None or seen[0] != seen[1])
         if not changed and not self._may_tell(now_ms):
             return
-        detail: dict[str, object] = {"on": _short(on)}
-        if seen is not None:
+        detail: dict[str, object] = {"on": _bounded(_short(on), _NAMES_SIZE_MAX)}
+        if seen is not None and is_done:  # a refusal has changed none of them
             detail["before"], detail["after"] = map(_bounded, seen)
         if why:
             detail["why"] = cut(why, _TEXT_MAX)
@@ -126,12 +126,12 @@ class AuditRecord:
             self.lines.append(msgspec.json.encode(line))
 
     def _may_tell(self, now_ms: int) -> bool:
-        if not self._began_ms <= now_ms < self._began_ms + _MINUTE_MS:
-            self._began_ms, self._refused = now_ms, 0
-        self._refused += 1
-        if self._refused > REFUSED_A_MINUTE:
+        gained = max(now_ms - self._at_ms, 0) / REFUSED_PAUSE_MS  # none if the clock went back
+        self._room, self._at_ms = min(self._room + gained, REFUSED_AT_ONCE), now_ms
+        if self._room < 1:
             self._left_out += 1
             return False
+        self._room -= 1
         return True
 
     def take(self) -> list[bytes]:
@@ -167,7 +167,7 @@ def _short(on: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _bounded(values: object) -> object:
+def _bounded(values: object, size_max: int = _VALUES_SIZE_MAX) -> object:
     """Return values, or their size when they are too large for a line."""
     size = len(msgspec.json.encode(values))
-    return values if size <= _VALUES_SIZE_MAX else {"too_large": size}
+    return values if size <= size_max else {"too_large": size}

@@ -5,7 +5,7 @@ sends no heartbeat for 120 s, or when its connection closes.
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from sys import getsizeof
 
 import msgspec
@@ -63,7 +63,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class RegisteredMember(msgspec.Struct):
-    """One client of a group. `address` is "ip:port"."""
+    """One client of a group. `address` is "ip:port". `user`: who has signed; "": nobody."""
 
     connection: int
     client_id: str
@@ -71,6 +71,7 @@ class RegisteredMember(msgspec.Struct):
     version: int
     last_seen_ms: int
     address: str = ""
+    user: str = ""
 
     def measure(self, group: str) -> int:
         """Return an upper bound of its memory in a group, in bytes."""
@@ -294,18 +295,34 @@ class ClientTable:
         self._fingerprints[group] = fingerprint
         return last is not None and last != fingerprint
 
-    def next_producer(self, group: str) -> int | None:
-        """Return the connection of a producer of the group, round robin; None without producers."""
-        members = self._producers.get(group)
-        if not members:
-            return None
-        connection = next(iter(members))
-        members[connection] = members.pop(connection)
-        return connection
+    def next_producer(
+        self, group: str, may: Callable[[RegisteredMember], bool] | None = None
+    ) -> int | None:
+        """Return the connection of a producer of the group, round robin; None without producers.
+
+        Args:
+            group: the group.
+            may: whether a producer may be chosen. Default None: all may.
+        """
+        members = self._producers.get(group, {})
+        for connection, member in members.items():
+            if may is None or may(member):
+                members[connection] = members.pop(connection)
+                return connection
+        return None
 
     def find_producer(self, client_id: str) -> int | None:
         """Return the connection on which a client is a producer, or None."""
         return self._producer_connections.get(client_id)
+
+    def user_of_producer(self, client_id: str) -> str | None:
+        """Return the user behind a client that is a producer, "" for nobody; None: it is none."""
+        connection = self._producer_connections.get(client_id, -1)
+        for group in self._groups_of.get(connection, ()):
+            member = self._producers.get(group, {}).get(connection)
+            if member is not None and member.client_id == client_id:
+                return member.user
+        return None
 
     def unregister_consumer(self, name: str, connection: int) -> bool:
         """Remove a member; return whether it was a member."""

@@ -16,25 +16,37 @@ from reliable_mq.access.access_settings import (
     SecretText,
     access_settings,
 )
+from reliable_mq.broker_core.delivery.long_poll import PullLimits
 from reliable_mq.broker_core.names import TRACE_TOPIC
+from reliable_mq.broker_core.pressure import PressureLimits
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
+    AUDIT_FILE_COUNT,
+    AUDIT_FILE_SIZE,
     COMMIT_LOG_SEGMENT_SIZE,
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS_MAX,
     CONSUME_QUEUE_FILE_SIZE,
+    CREATED_BY_USER_MAX,
     DELAY_LEVELS_TEXT,
     FRAME_SIZE_MAX,
+    GROUPS_MAX,
     MESSAGE_BODY_SIZE_MAX,
+    NEW_CONNECTIONS_OF_ADDRESS_MAX,
     PORT_MAX,
     QUEUES_MAX,
     RECEIVED_SIZE_MAX,
     REFUSES_SENDS_PERCENT,
     REMOVES_FILES_PERCENT,
+    TIMED_MESSAGES_MAX,
     TOPIC_LENGTH_MAX,
+    TOPICS_MAX,
     UNSENT_SIZE_MAX,
+    WAITING_PULLS_OF_CONNECTION_MAX,
+    WAITING_PULLS_SIZE_MAX,
+    WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
 )
 from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
@@ -167,8 +179,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
     recall_with_topic: bool = msgspec.field(default=False, name="appendTopicForTimerDeleteKey")
-    audit_file_size: _AuditSize = msgspec.field(default=10 * 1024 * 1024, name="auditFileSize")
-    audit_file_count: _AuditCount = msgspec.field(default=10, name="auditFileCount")
+    audit_file_size: _AuditSize = msgspec.field(default=AUDIT_FILE_SIZE, name="auditFileSize")
+    audit_file_count: _AuditCount = msgspec.field(default=AUDIT_FILE_COUNT, name="auditFileCount")
     recall_messages: bool = msgspec.field(default=False, name="recallMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
@@ -186,12 +198,34 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections_of_address_max: _Count = msgspec.field(
         default=CONNECTIONS_OF_ADDRESS_MAX, name="maxConnectionsOfAddress"
     )
+    new_connections_max: _Rate = msgspec.field(
+        default=NEW_CONNECTIONS_OF_ADDRESS_MAX, name="maxNewConnectionsPerSecondOfAddress"
+    )
     topic_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfTopic")
     topic_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfTopic")
     topic_quotas: str = msgspec.field(default="", name="quotasOfTopics")
     group_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfGroup")
     group_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfGroup")
     group_quotas: str = msgspec.field(default="", name="quotasOfGroups")
+    user_messages_max: _Rate = msgspec.field(default=0, name="maxMessagesPerSecondOfUser")
+    user_bytes_max: _Rate = msgspec.field(default=0, name="maxBytesPerSecondOfUser")
+    user_quotas: str = msgspec.field(default="", name="quotasOfUsers")
+    waiting_pulls_of_connection_max: _Count = msgspec.field(
+        default=WAITING_PULLS_OF_CONNECTION_MAX, name="maxWaitingPullsOfConnection"
+    )
+    waiting_pulls_size_of_connection_max: _Positive = msgspec.field(
+        default=WAITING_PULLS_SIZE_OF_CONNECTION_MAX, name="maxWaitingPullBytesOfConnection"
+    )
+    waiting_pulls_size_max: _Positive = msgspec.field(
+        default=WAITING_PULLS_SIZE_MAX, name="maxWaitingPullBytes"
+    )
+    timed_messages_max: _Positive = msgspec.field(
+        default=TIMED_MESSAGES_MAX, name="maxTimedMessages"
+    )
+    topics_max: _Count = msgspec.field(default=TOPICS_MAX, name="maxTopics")
+    topics_of_user_max: _Count = msgspec.field(default=CREATED_BY_USER_MAX, name="maxTopicsOfUser")
+    groups_max: _Count = msgspec.field(default=GROUPS_MAX, name="maxGroups")
+    groups_of_user_max: _Count = msgspec.field(default=CREATED_BY_USER_MAX, name="maxGroupsOfUser")
     received_size_max: _HeldSize = msgspec.field(default=RECEIVED_SIZE_MAX, name="maxReceivedBytes")
     unsent_size_max: _HeldSize = msgspec.field(default=UNSENT_SIZE_MAX, name="maxUnsentBytes")
 
@@ -261,6 +295,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             warning=_within(self.warning_percent, *REFUSES_SENDS_PERCENT) / 100,
             may_force=self.cleans_forcibly,
             batch_max=self.delete_batch_max,
+        )
+
+    @property
+    def pressure_limits(self) -> PressureLimits:
+        """When sends are refused because earlier ones wait."""
+        return PressureLimits(self.send_wait_ms, self.stuck_ms, self.sends_waiting_max)
+
+    @property
+    def pull_limits(self) -> PullLimits:
+        """The limits of waiting pulls."""
+        return PullLimits(
+            self.waiting_pulls_of_connection_max,
+            self.waiting_pulls_size_of_connection_max,
+            self.waiting_pulls_size_max,
         )
 
     @property

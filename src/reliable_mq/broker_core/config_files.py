@@ -7,7 +7,9 @@ slow disk more changes share one write.
 
 from collections.abc import Callable
 
-_Dump = Callable[[], str]
+from reliable_mq.broker_core.store.disk import FileText
+
+_Dump = Callable[[], FileText]
 _Act = Callable[[], None]
 
 
@@ -46,7 +48,7 @@ class ConfigFiles:
         else:
             act()
 
-    def take_texts(self) -> dict[str, str]:
+    def take_texts(self) -> dict[str, FileText]:
         """Return the texts to write now, by path; empty while a write is under way."""
         if not self.changed or self._under_way:
             return {}
@@ -61,7 +63,7 @@ class ConfigFiles:
         for act in acts:
             act()
 
-    def take_rest(self) -> dict[str, str]:
+    def take_rest(self) -> dict[str, FileText]:
         """Return all texts that may not be on the medium; no callback is called any more."""
         rest = {**self._under_way, **self.changed}
         self._under_way, self.changed = {}, {}

@@ -47,6 +47,8 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
         )
     known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
     unknown = [name for name in properties if name not in known]
+    for name in filter(_sounds_like_access, unknown):
+        _refuse_misspelt_access(name)
     warnings = [_unsupported(name, list(known)) for name in unknown[:_UNSUPPORTED_SHOWN_MAX]]
     if len(unknown) > _UNSUPPORTED_SHOWN_MAX:
         more = len(unknown) - _UNSUPPORTED_SHOWN_MAX
@@ -70,6 +72,17 @@ def port_for_slaves(properties: Mapping[str, str], port: int) -> dict[str, str]:
     return {"haListenPort": str(port + 1 if 0 < port < PORT_MAX else 0)}
 
 
+def _sounds_like_access(name: str) -> bool:
+    return "auth" in name.lower() and len(name) <= _SHOWN_MAX
+
+
+def _refuse_misspelt_access(name: str) -> None:
+    """Refuse a name that is nearly one of access control: with a warning, the door stays open."""
+    close = difflib.get_close_matches(name, _OF_ACCESS, n=1, cutoff=0.9)
+    if close:
+        raise ConfigurationError(f"{name}: unknown; did you mean {close[0]}?")
+
+
 def _secret(kind: type, text: object) -> object:
     """Make the value of a property with a secret, for msgspec."""
     if kind is SecretText and isinstance(text, str):
@@ -84,6 +97,11 @@ def _secret_text(value: object) -> str:
     raise NotImplementedError
 
 
+_OF_ACCESS = (
+    *SECRET_PROPERTIES,
+    *("authenticationEnabled", "authenticationWhitelist"),
+    *("authorizationEnabled", "authorizationWhitelist"),
+)
 # Objects that are built from these at the start do not follow later changes. Nobody who may change
 # properties over the network can switch off access control.
 _READ_AT_START = frozenset(
@@ -93,9 +111,7 @@ _READ_AT_START = frozenset(
         *("slaveTimeout", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
-        *("traceTopicEnable", "msgTraceTopicName", *SECRET_PROPERTIES),
-        *("authenticationEnabled", "authenticationWhitelist"),
-        *("authorizationEnabled", "authorizationWhitelist"),
+        *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),
     }
 )
 
@@ -175,6 +191,7 @@ def _check(config: BrokerConfig) -> None:
     _ = config.access  # it raises for what is wrong there
     _check_quotas("quotasOfTopics", config.topic_quotas)
     _check_quotas("quotasOfGroups", config.group_quotas)
+    _check_quotas("quotasOfUsers", config.user_quotas)
     try:
         parse_hours(config.delete_when)
     except ValueError as error:

@@ -13,6 +13,7 @@ from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
+from reliable_mq.broker_core.creators import PATH as CREATORS_PATH
 from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.timers import Timers
@@ -62,9 +63,11 @@ log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
-# Budget for replies to waiting pulls in one turn, in microseconds of work. Many pulls may wait for
-# one message or one time, and other requests must not wait for all of them.
-_WAITING_COST_MAX = 20_000
+# Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
+# wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
+# and other requests must not wait for all of them.
+_WAITING_COST_MAX = 2_000
+_DUE_COST_MAX = 5_000
 _SAMPLE_INTERVAL_MS = 1_000
 
 
@@ -136,10 +139,13 @@ class BrokerCore:
             topic_counts.TIMERS_PATH: state.timers.counts.load,
             retention.PATH: state.retention.load,
             ACCESS_PATH: state.access.load,
+            CREATORS_PATH: state.creators.load,
         }
         load_tables(self._disk, loaders)
-        if config.authenticates and begin_access(state.access, config.access):
+        state.creators.settle()
+        if config.authenticates and (made := begin_access(state.access, config.access)):
             self._save_now(ACCESS_PATH, state.access.dump())
+            audited.note_first_users(state, made, now_ms)
         warn_of_missing(self._disk, TOPICS_PATH)
         state.topics.create_system_topics(
             config.broker_cluster_name,
@@ -221,6 +227,7 @@ class BrokerCore:
         """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
         self.state.calls.forget(connection_id)
+        self.state.forget_queries(connection_id)
         self.state.locks.disconnect(connection_id)
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
@@ -355,12 +362,12 @@ class BrokerCore:
 
     def _answer_due(self, now_ms: int) -> None:
         """Answer pulls whose timeout is over; beyond the budget the next tick continues."""
-        state = self.state
-        while self._room > 0:
+        state, room = self.state, _DUE_COST_MAX
+        while room > 0:
             pull = state.pulls.take_due(now_ms)
             if pull is None:
                 return
-            self._room -= answer_waiting(state, pull)
+            room -= answer_waiting(state, pull)
 
     def tick(self, now_ms: int) -> None:
         """Do the work that is due: delays, long polls, expired clients, files."""
@@ -374,6 +381,7 @@ class BrokerCore:
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)
+        state.member_notices.tell_some()
         state.calls.expire(now_ms)
         if not config.is_slave:
             self._store_what_is_due(now_ms)
@@ -425,9 +433,10 @@ class BrokerCore:
         return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
 
     def index_some(self, now_ms: int) -> bool:
-        """Add some more records to the index; return whether more records are left.
+        """Add some more records to the index; return whether more is to be done.
 
-        Waiting queries are answered when the index has reached the end of the log.
+        When the index has reached the end of the log, one waiting query is answered each time: its
+        answer may be large.
         """
         state = self.state
         was_stuck, state.is_index_stuck = state.is_index_stuck, False
@@ -439,10 +448,8 @@ class BrokerCore:
                 broker_events.INDEX_STUCK.log(log, error=error)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
-            for request in state.waiting_queries:
-                self._handle(request)
-            state.waiting_queries.clear()
-        return is_behind
+            self._handle(state.waiting_queries.popleft())
+        return is_behind or bool(state.waiting_queries)
 
     def _save_counts(self) -> None:
         state = self.state

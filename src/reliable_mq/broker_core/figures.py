@@ -18,6 +18,8 @@ def broker_samples(state: BrokerState, now_ms: int) -> Iterator[Sample]:
         yield Sample(f"{_PREFIX}{name}", value)
     for what, count in state.quotas.refusals().items():
         yield Sample(f"{_PREFIX}quota_refusals_total", count, (what,))
+    for what, count in state.creators.refused.items():
+        yield Sample(f"{_PREFIX}refused_creations_total", count, (what,))
 
 
 def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
@@ -29,6 +31,8 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "out_bytes_total", counts.got_size
     yield "refused_sends_total", state.pressure.refused
     yield "refused_access_total", state.refused_access
+    yield "refused_pulls_total", state.pulls.refused
+    yield "refused_timed_messages_total", state.timers.refused
     yield "waiting_sends", state.answers.waiting
     yield "waiting_pulls", len(state.pulls)
     yield "topics", len(state.topics)

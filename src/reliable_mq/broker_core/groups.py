@@ -9,6 +9,7 @@ import msgspec
 
 from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import group_fault, is_system_group
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import READ, DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
@@ -79,15 +80,18 @@ class GroupTable:
         None: creation is not allowed, the name is not legal, or the table is full.
         """
         group = self.by_name.get(name)
-        if group is None and may_create and self._may_be_created(name):
+        if group is None and may_create and self.may_be_created(name):
             group = GroupConfig(group_name=name)
             if not self.has_room(group):
-                broker_events.GROUP_NOT_CREATED.log(log, group=name)
+                broker_events.GROUP_NOT_CREATED.log(
+                    log, group=name, reason="the table of groups is full"
+                )
                 return None
             self.set_group(group, now_ms)
         return group
 
-    def _may_be_created(self, name: str) -> bool:
+    def may_be_created(self, name: str) -> bool:
+        """Whether a first use may create a group of this name."""
         return (self._auto_create or is_system_group(name)) and not group_fault(name)
 
     @property
@@ -153,10 +157,10 @@ class GroupTable:
         self.version.advance(now_ms)
         self.is_dirty = True
 
-    def dump(self) -> str:
+    def dump(self) -> RowsText:
         """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
-        return self.text()
+        return self._text()
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -173,11 +177,15 @@ class GroupTable:
 
     def text(self) -> str:
         """Return the table in the format of the file and of tools."""
-        return (
+        return str(self._text())
+
+    def _text(self) -> RowsText:
+        head = (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"forbiddenTable":{plain_json(self.forbidden)},'
-            f'\n\t"subscriptionGroupTable":{self._rows.table(indent=True)}\n}}'
+            '\n\t"subscriptionGroupTable":'
         )
+        return self._rows.indented(head, "\n}")
 
     def load(self, text: str) -> None:
         """Load the groups from the content of the file.

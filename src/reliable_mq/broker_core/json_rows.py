@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 
 import msgspec
 
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX
 
@@ -99,17 +100,19 @@ class JsonRows:
         if part:
             yield part
 
-    def table(self, names: Iterable[str] | None = None, *, indent: bool = False) -> str:
+    def indented(self, head: str, tail: str) -> RowsText:
+        """Return all rows as one JSON object between two texts, a row a line, two tabs deep."""
+        rows = list(self._rows.values())
+        return RowsText(head + "{\n\t\t", rows, ",\n\t\t", "\n\t}" + tail)
+
+    def table(self, names: Iterable[str] | None = None) -> str:
         """Return the rows as one JSON object.
 
         Args:
             names: the rows, None, the default, for all. Unknown names are skipped.
-            indent: whether each row has its own line, two tabs deep. Default False.
         """
         if names is None:
             rows: Iterable[str] = self._rows.values()
         else:
             rows = [self._rows[name] for name in names if name in self._rows]
-        if indent:
-            return "{\n\t\t" + ",\n\t\t".join(rows) + "\n\t}"
         return "{" + ",".join(rows) + "}"

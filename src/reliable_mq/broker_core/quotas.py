@@ -1,4 +1,4 @@
-"""Quotas: how many messages and bytes a second each topic takes, and each group reads. Pure.
+"""Quotas: how many messages and bytes a second each topic, group or user may have. Pure.
 
 Receives names, counts and the time. A quota is a token bucket of one second. Whoever finds it empty
 is refused, and told when to come again. A request may take more than is left, once: so a quota that
@@ -37,12 +37,12 @@ class _Bucket(msgspec.Struct, gc=False):
 
 
 class Quotas:
-    """The buckets of all topics, or of all groups.
+    """The buckets of all topics, of all groups, or of all users.
 
     Invariant P1: no bucket has more than one second of its rate.
 
     Args:
-        what: "topic" or "group", for refusals.
+        what: "topic", "group" or "user", for refusals.
         code: of refusals.
         every: the limit of each name.
         named: other limits, by name.

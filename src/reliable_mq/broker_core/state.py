@@ -3,6 +3,7 @@
 Receives changes from the request handlers. Returns a `Turn`. Performs no I/O itself.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -18,6 +19,7 @@ from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
+from reliable_mq.broker_core.creators import Creators
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -27,32 +29,30 @@ from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
+from reliable_mq.broker_core.member_notices import MemberNotices
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
-    GIVEN_UP_TOPIC,
     OP_TOPIC,
-    dead_letter_topic,
-    retry_topic,
 )
 from reliable_mq.broker_core.offsets import OffsetTable
-from reliable_mq.broker_core.pressure import Pressure, PressureLimits
+from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.replicated_answers import answers_of
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
-from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.disk import FileText, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import LogRetention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.broker_core.topics import READ, WRITE, DataVersion, TopicConfig, TopicTable
+from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
 from reliable_mq.replication.ha_status import status_of_master
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import (
     CLUSTER,
     MSG_REGION,
@@ -75,11 +75,15 @@ def _status_without_slaves(config: BrokerConfig, log_end: int) -> dict[str, Any]
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
-    """One peer. `host` is packed as in records; `address` is "ip:port"."""
+    """One peer. `host` is packed as in records; `address` is "ip:port".
+
+    `is_own`: it is this process itself, over a connection that nobody else can have.
+    """
 
     id: int
     host: bytes
     address: str
+    is_own: bool = False
 
 
 class Request(msgspec.Struct, gc=False):
@@ -103,7 +107,7 @@ class Turn(msgspec.Struct):
 
     batch: LogBatch | None
     replies: list[tuple[int, bytes]]
-    files: dict[str, str]
+    files: dict[str, FileText]
     registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
     audit: Sequence[bytes] = ()
 
@@ -135,8 +139,9 @@ class BrokerState:
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
+        self.member_notices = MemberNotices(self._members_to_tell, self.reply)
         self.locks = OrderLocks(config.lock_lifetime_ms)
-        self.pulls = WaitingPulls()
+        self.pulls = WaitingPulls(config.pull_limits)
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = PendingHalves()
@@ -151,7 +156,7 @@ class BrokerState:
         self.unregistered: dict[str, None] = {}  # topics whose change name servers do not know
         self._ends: list[tuple[int, bytes]] = []  # replies to requests that ended a transaction
         self._ends_ms = 0
-        self.pressure = Pressure(_pressure_limits(config))
+        self.pressure = Pressure(config.pressure_limits)
         self.quotas = BrokerQuotas(config)
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
@@ -160,11 +165,12 @@ class BrokerState:
         self.processors = 1  # of the machine
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
-        self.waiting_queries: list[Request] = []  # queries that wait for the index
+        self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
         self.answers = answers_of(config)
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
+        self.creators = Creators(self.topics, self.groups, self.access, self.files)
         self.audit = AuditRecord()
         self._message_count = 0
 
@@ -312,15 +318,28 @@ class BrokerState:
             self.new_topics.update((name, []) for name in new)
             self.files.when_saved(lambda: self._topics_saved(new))
 
+    def forget_queries(self, connection: int) -> None:
+        """Drop the queries of a closed connection that wait for the index."""
+        waiting = self.waiting_queries
+        if waiting:
+            self.waiting_queries = deque(q for q in waiting if q.connection.id != connection)
+
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""
         names, self.unregistered = list(self.unregistered), {}
         return names
 
-    def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Return a consumer group; a new group is created and saved if that is allowed."""
-        group = self.groups.find(name, now_ms, may_create=not self.topics.is_overfull)
-        if self.groups.is_dirty:
+    def find_group(self, name: str, now_ms: int, user: str = "") -> GroupConfig | None:
+        """Return a consumer group; a new group of `user` is created and saved if allowed."""
+        group = self.groups.by_name.get(name)
+        if group is not None or self.topics.is_overfull or not self.groups.may_be_created(name):
+            return group
+        if fault := self.creators.fault("group", (name,), user, self.config):
+            broker_events.GROUP_NOT_CREATED.log(log, group=name, reason=fault)
+            return None
+        group = self.groups.find(name, now_ms)
+        if group is not None:
+            self.creators.note("group", (name,), user)
             self.groups_changed()
         return group
 
@@ -329,52 +348,18 @@ class BrokerState:
         self.groups.is_dirty = False
         self.files.change(GROUPS_PATH, self.groups.dump)
 
-    def ensure_retry_topic(
-        self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
-    ) -> TopicConfig:
-        """Return the group's retry topic; create it if it does not exist."""
-        return self._ensure_topic(
-            retry_topic(group), queues, now_ms, order=order, sys_flag=sys_flag
-        )
-
-    def ensure_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
-        """Return the group's dead-letter topic; create it if it does not exist."""
-        return self._ensure_topic(dead_letter_topic(group), 1, now_ms)
-
-    def ensure_given_up_topic(self, now_ms: int) -> TopicConfig:
-        """Return the topic of half messages that were given up; create it if necessary."""
-        return self._ensure_topic(GIVEN_UP_TOPIC, 1, now_ms)
-
-    def _ensure_topic(
-        self, name: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
-    ) -> TopicConfig:
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = TopicConfig(
-                topic_name=name,
-                read_queue_nums=queues,
-                write_queue_nums=queues,
-                perm=READ | WRITE,
-                order=order,
-                topic_sys_flag=sys_flag,
-            )
-            self.put_topic(topic, now_ms)
-        return topic
-
     def notify_group(self, name: str) -> None:
-        """Tell the members of a consumer group to rebalance now."""
+        """Tell the members of a consumer group to rebalance: now, or soon if there are many."""
+        self.member_notices.note(name)
+
+    def _members_to_tell(self, name: str) -> Collection[int]:
+        """Return the connections of those who are told of changes of a group."""
         group = self.clients.consumer_group(name)
         config = self.groups.get(name)
         if group is None or group.message_model == "BROADCASTING":
-            return
+            return ()
         is_wanted = config is None or config.notify_consumer_ids_changed_enable
-        if self.config.notify_group_changes and is_wanted:
-            notice = request(
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, oneway=True
-            )
-            frame = encode_command(notice)
-            for connection in group.members:
-                self.reply(connection, frame)
+        return group.members if self.config.notify_group_changes and is_wanted else ()
 
     def change_config(self, config: BrokerConfig, now_ms: int) -> None:
         """Apply other settings, also where an object was built from the former ones."""
@@ -389,11 +374,8 @@ class BrokerState:
         self.topics.plain_lanes.clear()
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.retention.change_rules(config.retention)
-        self.pressure.change_limits(_pressure_limits(config), is_full=self.retention.is_full)
+        self.pressure.change_limits(config.pressure_limits, is_full=self.retention.is_full)
         self.store.log.read_ahead(is_wanted=config.data_read_ahead)
         self.quotas.change(config)
+        self.pulls.limits = config.pull_limits
         self.config = config
-
-
-def _pressure_limits(config: BrokerConfig) -> PressureLimits:
-    return PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)

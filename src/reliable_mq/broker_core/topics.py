@@ -18,8 +18,8 @@ from reliable_mq.broker_core.names import (
     is_system_topic,
     reply_topic,
 )
-from reliable_mq.broker_core.requests.refusal import table_full
 from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX
@@ -245,21 +245,16 @@ class TopicTable:
         """Return the topics by name."""
         return dict(self.by_name)
 
-    def create_from_default(
-        self, name: str, default_name: str, queues: int, now_ms: int
-    ) -> TopicConfig | None:
-        """Create a topic as a copy of a template. None: the template does not allow it.
+    def from_default(self, name: str, default_name: str, queues: int) -> TopicConfig | None:
+        """Return a new topic as a copy of a template. None: the template does not allow it.
 
-        The new topic has the requested number of queues, but at most that of the template.
-
-        Raises:
-            RequestRefused: when the table has no room for it.
+        It has the requested number of queues, but at most that of the template.
         """
         default = self.by_name.get(default_name)
         if default is None or not default.perm & INHERIT:
             return None
         count = max(0, min(queues, default.write_queue_nums))
-        topic = TopicConfig(
+        return TopicConfig(
             topic_name=name,
             read_queue_nums=count,
             write_queue_nums=count,
@@ -267,10 +262,6 @@ class TopicTable:
             topic_sys_flag=default.topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
         )
-        if not self.has_room(topic):
-            raise table_full("topics")
-        self.set_topic(topic, now_ms)
-        return topic
 
     def wrapped(self, names: Iterable[str] | None = None, part: int = 0) -> bytes:
         """Return the topics in the format for other servers.
@@ -295,13 +286,14 @@ class TopicTable:
         """Return the names of `count` topics from index `begin` on, sorted."""
         return self._rows.names()[begin : begin + count]
 
-    def dump(self) -> str:
+    def dump(self) -> RowsText:
         """Return the content of the file."""
-        return (
+        head = (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
             f'\n\t"writer":"{_WRITER}",'
-            f'\n\t"topicConfigTable":{self._rows.table(indent=True)}\n}}'
+            '\n\t"topicConfigTable":'
         )
+        return self._rows.indented(head, "\n}")
 
     def load(self, text: str) -> None:
         """Load the topics from the content of the file.

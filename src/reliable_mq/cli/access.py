@@ -1,7 +1,5 @@
 """`reliable-mq access`: users and policies of brokers; accounts of Apache RocketMQ 4.x."""
 
-import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,22 +9,39 @@ import typer
 
 from reliable_mq.access.plain_acl import plain_accounts
 from reliable_mq.access.policies import Action, Effect, PolicyType, acl_of
+from reliable_mq.access.resources import resource_of
 from reliable_mq.access.users import AccessRefused
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, print_where
+from reliable_mq.cli.admin_options import (
+    Change,
+    administered,
+    done_if_agreed,
+    end_with,
+    print_where,
+)
 from reliable_mq.cli.commands import VerbCommands
+from reliable_mq.cli.credentials import FORMS, new_secret
 from reliable_mq.cli.printing import print_rows
 from reliable_mq.cli.saying import say, say_json, say_trouble
+from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.errors import ConfigurationError, ReliableMQError, UsageError
 from reliable_mq.extras import extra_of
 
-app = VerbCommands("Users and policies of brokers with access control: list, add, grant, remove.")
+app = VerbCommands("Users and policies of brokers with access control.")
 
 COLUMNS = ("user", "broker", "type", "status", "policies")
 FILE_SIZE_MAX = 1024 * 1024
-SECRET_VARIABLE = "RELIABLE_MQ_NEW_SECRET"  # noqa: S105 - the name of a variable
 User = Annotated[str, typer.Argument(help="The user.")]
+Secret = Annotated[
+    str,
+    typer.Option(
+        metavar="@FILE",
+        callback=new_secret,
+        help=f"The user's secret: {FORMS}",
+        show_default=False,
+    ),
+]
 
 
 @app.command("list")
@@ -63,19 +78,14 @@ def add(
     cluster: options.Cluster,
     user: User,
     is_super: Annotated[bool, typer.Option("--super", help="The user may do everything.")] = False,
-    secret_file: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"A file with the user's secret; else {SECRET_VARIABLE}, or a question.",
-            show_default=False,
-        ),
-    ] = None,
+    secret: Secret = "",
     broker_names: options.BrokerNames = None,
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Add a user at the masters of all brokers; a broker that has it keeps it as it is."""
-    secret = _secret(user, secret_file)
+    if not secret:
+        raise UsageError("no secret is given: write --secret @FILE, or --secret - to be asked")
     with administered(cluster) as admin:
         answers = admin.accounts.add(
             user, secret, is_super=is_super, brokers=broker_names or (), dry_run=dry_run
@@ -84,6 +94,42 @@ def add(
         print_where(f"user {user}", "made", answers, dry_run=dry_run, as_json=as_json)
     else:
         say(f"user {user} exists already")
+    end_with(answers.failures)
+
+
+@app.command()
+@options.at_cluster
+def change(
+    *,
+    cluster: options.Cluster,
+    user: User,
+    secret: Secret = "",
+    is_enabled: Annotated[
+        bool | None,
+        typer.Option("--enable/--disable", help="Whether the user may do anything at all."),
+    ] = None,
+    is_super: Annotated[
+        bool | None, typer.Option("--super/--normal", help="Whether the user may do everything.")
+    ] = None,
+    broker_names: options.BrokerNames = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Change a user at all brokers that have it; the last super user stays one."""
+    if not secret and is_enabled is None and is_super is None:
+        raise UsageError("nothing to change: give --secret, --disable, --enable, --super, --normal")
+    with administered(cluster) as admin:
+        change = partial(
+            admin.accounts.change,
+            user,
+            secret=secret,
+            is_enabled=is_enabled,
+            is_super=is_super,
+            brokers=broker_names or (),
+        )
+        answers = _asked(change, f"change user {user}", dry_run=dry_run, yes=yes)
+    print_where(f"user {user}", "changed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
 
@@ -124,13 +170,33 @@ def grant(
     except AccessRefused as error:
         raise UsageError(f"a policy cannot be read: {error}") from error
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(admin.accounts.grant, user, policies, brokers=broker_names or ()),
-            lambda names: f"change policies of {user} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
+        change = partial(admin.accounts.grant, user, policies, brokers=broker_names or ())
+        answers = _asked(change, f"change policies of {user}", dry_run=dry_run, yes=yes)
     print_where(f"policies of {user}", "made", answers, dry_run=dry_run, as_json=as_json)
+    end_with(answers.failures)
+
+
+@app.command()
+@options.at_cluster
+def revoke(
+    *,
+    cluster: options.Cluster,
+    user: User,
+    resource: Annotated[str, typer.Argument(help="Such as Topic:orders, as it was granted.")],
+    broker_names: options.BrokerNames = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Remove a user's policy on a resource, at all brokers that have it."""
+    named = resource_of(resource)
+    if named is None:
+        raise UsageError(f"{resource}: write a resource, such as Topic:orders or Group:pay*")
+    with administered(cluster) as admin:
+        change = partial(admin.accounts.revoke, user, named.key, brokers=broker_names or ())
+        what = f"remove the policy of {user} on {named.key}"
+        answers = _asked(change, what, dry_run=dry_run, yes=yes)
+    print_where(f"policy of {user}", "removed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
 
 
@@ -147,14 +213,22 @@ def remove(
 ) -> None:
     """Remove a user and its policies at all brokers; the last super user stays."""
     with administered(cluster) as admin:
-        answers = done_if_agreed(
-            partial(admin.accounts.remove, user, brokers=broker_names or ()),
-            lambda names: f"remove user {user} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
+        change = partial(admin.accounts.remove, user, brokers=broker_names or ())
+        answers = _asked(change, f"remove user {user}", dry_run=dry_run, yes=yes)
     print_where(f"user {user}", "removed", answers, dry_run=dry_run, as_json=as_json)
     end_with(answers.failures)
+
+
+def _asked(
+    change: Change[list[str]], what: str, *, dry_run: bool, yes: bool
+) -> ClusterReply[list[str]]:
+    """Make a change if the person at the terminal agrees: "remove user shop at broker-a?"."""
+    return done_if_agreed(
+        change,
+        lambda names: f"{what} at {', '.join(names)}?" if names else "",
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def _policy(text: str) -> tuple[str, list[str]]:
@@ -171,22 +245,6 @@ def _policy(text: str) -> tuple[str, list[str]]:
                 "Delete, Get, List"
             )
     return resource.strip(), names
-
-
-def _secret(user: str, file: Path | None) -> str:
-    """Return the secret of a new user. No option has it: a list of processes shows options."""
-    if file is not None:
-        try:
-            return file.read_text("utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a text in UTF-8"
-            raise ConfigurationError(f"{file}: {reason}") from None
-    if secret := os.environ.get(SECRET_VARIABLE, ""):
-        return secret
-    if sys.stdin.isatty():
-        asked: str = typer.prompt(f"secret of {user}", hide_input=True, confirmation_prompt=True)
-        return asked
-    raise UsageError(f"no secret is given: use --secret-file FILE, or set {SECRET_VARIABLE}")
 
 
 @app.command("import")

@@ -59,7 +59,8 @@ def command(
     store: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The folder of a broker's store; needs its owner's rights."
+            metavar="DIR",
+            help="The folder of a broker's or a name server's store; needs its owner's rights.",
         ),
     ] = None,
     application: Application = "",
@@ -86,9 +87,9 @@ def command(
 ) -> None:
     """List who changed what, the newest first: at a broker, and in an application's databases.
 
-    --store reads the file of a bundled broker: changes of topics, groups, offsets, settings, users
-    and policies. --app or --db reads the table of the audit: changes of stubs and dead letters by
-    persons and by repairs. Both together are one list.
+    --store reads the file of a bundled broker or name server: changes of topics, groups, offsets,
+    settings, users and policies. --app or --db reads the table of the audit: changes of stubs and
+    dead letters by persons and by repairs. Both together are one list.
     """
     application = one_application(argument, application)
     rows: list[Row] = []

@@ -39,7 +39,7 @@ def lines_of(store: Path, wanted: AuditFilter, limit: int) -> FoundLines:
     if not any(file.exists() for file in files):
         raise UsageError(
             f"--store {store}: it has no {PATH}: no administrator has changed anything at its"
-            " broker, or it is no store"
+            " broker or name server, or it is no store"
         )
     rows: list[Row] = []
     unreadable = 0

@@ -29,15 +29,17 @@ def command(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Address to listen on; 0.0.0.0 for all.", show_default=_HOST),
+        typer.Option(
+            help=f"Address to listen on; 0.0.0.0 for all; default: {_HOST}.", show_default=False
+        ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port of the broker; 0: a free one.",
+            help=f"Port of the broker; 0: a free one; default: {_PORT}.",
             min=0,
             max=PORT_MAX,
-            show_default=str(_PORT),
+            show_default=False,
         ),
     ] = None,
     namesrv_port: Annotated[

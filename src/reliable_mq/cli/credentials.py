@@ -34,6 +34,21 @@ def credential(context: typer.Context, parameter: typer.CallbackParam, value: st
     return credential_of(value, str(parameter.opts[0]))
 
 
+def new_secret(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Return the value of an option that is nothing but a new secret: a prompt asks for it twice.
+
+    Raises:
+        UsageError: it is written on the command line, the file cannot be read, or nothing was
+            typed.
+    """
+    if context.resilient_parsing or not value:
+        return value
+    what = str(parameter.opts[0])
+    if value != "-" and not value.startswith("@"):
+        raise UsageError(f"{what}: a list of processes shows the command; write @FILE or -")
+    return _typed(what, is_new=True) if value == "-" else credential_of(value, what)
+
+
 def credentials(
     context: typer.Context, parameter: typer.CallbackParam, values: list[str] | None
 ) -> list[str] | None:
@@ -103,9 +118,18 @@ def _content(file: Path, what: str) -> str:
     return text
 
 
-def _typed(what: str) -> str:
+def _typed(what: str, *, is_new: bool = False) -> str:
     if sys.stdin.isatty():
-        text = str(typer.prompt(what, hide_input=True, err=True, default="", show_default=False))
+        text = str(
+            typer.prompt(
+                what,
+                hide_input=True,
+                err=True,
+                default="",
+                show_default=False,
+                confirmation_prompt=is_new,
+            )
+        )
     else:
         text = sys.stdin.readline()
     if not text.strip():

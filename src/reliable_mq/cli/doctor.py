@@ -45,7 +45,7 @@ def command(
         str,
         typer.Option(
             metavar="KEY",
-            help="Only say where the messages with this business key, or message id, are.",
+            help="Only say where the messages with this message key, or message id, are.",
             show_default=False,
         ),
     ] = "",

@@ -26,7 +26,9 @@ def command(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="[FOLDER]", help="The project's folder; created if missing.", show_default="."
+            metavar="[FOLDER]",
+            help="The project's folder, created if missing; default: this one.",
+            show_default=False,
         ),
     ] = Path(),
 ) -> None:

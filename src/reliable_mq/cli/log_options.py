@@ -33,8 +33,8 @@ def format_option(when: str = "", **more: Any) -> Any:
         "--log-format",
         envvar="RELIABLE_MQ_LOG_FORMAT",
         case_sensitive=False,
-        show_default=TEXT,
-        help=f"{when}Write log lines as text, or as one JSON object each.",
+        show_default=False,
+        help=f"{when}Write log lines as text, or as one JSON object each; default: {TEXT}.",
         **more,
     )
 
@@ -45,8 +45,8 @@ def level_option(when: str = "", **more: Any) -> Any:
         "--log-level",
         envvar="RELIABLE_MQ_LOG_LEVEL",
         case_sensitive=False,
-        show_default=INFO,
-        help=f"{when}Write log lines of this level and above.",
+        show_default=False,
+        help=f"{when}Write log lines of this level and above; default: {INFO}.",
         **more,
     )
 

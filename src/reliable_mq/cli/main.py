@@ -136,7 +136,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case UsageError():
             return f"{error.place}: {text}" if error.place else text, BAD_USAGE
         case Unavailable() if text.startswith("no name server answers"):
-            return f"{text}; start one (reliable-mq broker), or correct the address", FAILED
+            return f"{text}; {_advice(text)}", FAILED
         case ReliableMQError() | OSError():
             return words_of(error), FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
@@ -150,6 +150,19 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case _ if type(error).__module__ == "redis.exceptions":
             return f"redis: {text}; start Redis, or correct its URL", FAILED
     return None
+
+
+def _advice(text: str) -> str:
+    """Return what to do about name servers that do not answer."""
+    if "demands a certificate" in text or "certificate of this side" in text:
+        return "set RELIABLE_MQ_TLS_CERT and RELIABLE_MQ_TLS_KEY to a certificate that it trusts"
+    if "certificate is refused" in text:
+        return (
+            "give it another certificate, or correct RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME"
+        )
+    if "closed the connection" in text and not os.environ.get("RELIABLE_MQ_TLS_CA"):
+        return "if it demands TLS, set RELIABLE_MQ_TLS_CA to the file of its authority"
+    return "start one (reliable-mq broker), or correct the address"
 
 
 def _unusable(error: Any) -> str:

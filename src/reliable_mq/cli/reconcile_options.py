@@ -51,7 +51,7 @@ Key = Annotated[
     str,
     typer.Option(
         metavar="KEY",
-        help="Also print the verdicts on the messages with this business key, or message id.",
+        help="Also print the verdicts on the messages with this message key, or message id.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),

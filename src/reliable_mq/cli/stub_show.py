@@ -30,15 +30,24 @@ from reliable_mq.outbox.stub import groups_of
 
 MATCHES = ("message_id", "time", "age", "topic", "tag", "key", "groups", "state")
 
+OneDatabase = Annotated[
+    str,
+    typer.Option(
+        "--database-name",
+        help="With --app: ask only this one of its databases; default: all.",
+        show_default=False,
+    ),
+]
+
 
 @takes_options_of(options.place_of, "place")
 def show(
     *,
     message_id: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="The message id, or the business key.")
+        str, typer.Argument(metavar="MESSAGE", help="The message id, or the message key.")
     ],
     place: options.Place,
-    database_name: options.Name = "",
+    database_name: OneDatabase = "",
     broker: options.Broker = "",
     as_json: printing.AsJson = False,
 ) -> None:
@@ -75,7 +84,7 @@ def _was(unasked: str) -> str:
 def states_of(
     found: OpenedDatabase, text: str, found_by: str
 ) -> list[tuple[str, MessageHistory, Standing]]:
-    """Return the messages with an id or a business key, and where each of them stands.
+    """Return the messages with an id or a message key, and where each of them stands.
 
     Raises:
         UsageError: no ledger knows one.

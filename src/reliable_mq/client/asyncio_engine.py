@@ -17,7 +17,7 @@ import msgspec
 
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
-from reliable_mq.client.connecting.file_tls import ssl_context
+from reliable_mq.client.connecting.file_tls import fresh_context
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import RouteCache
@@ -95,7 +95,7 @@ class AsyncEngine:
         self._routes = RouteCache(
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
         )
-        self._tls = ssl_context(settings.tls) if settings.tls else None
+        self._tls = fresh_context(settings.tls) if settings.tls else None
         self._links: Links | None = None
         self._is_closed = False
         self._daemons: list[asyncio.Task[None]] = []

@@ -30,12 +30,13 @@ from contextlib import AbstractContextManager, suppress
 from functools import wraps
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, get_args, overload
 
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
+from reliable_mq.cli.log_options import write_log
 from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.contrib.health import Health, liveness, readiness
 from reliable_mq.contrib.request_transaction import request_transaction
@@ -44,9 +45,11 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.extras import extra_of
 from reliable_mq.outbox.calls_apart import outlives, running_apart
 from reliable_mq.outbox.sql_transaction import Transaction
+from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 from reliable_mq.topic import Topic
 
 with extra_of("reliable_mq.contrib.flask"):
+    import click
     from flask import Blueprint, Flask, Response, has_request_context, jsonify, request
     from flask.cli import AppGroup
 
@@ -230,13 +233,17 @@ class FlaskMQ:
         group = AppGroup("reliable-mq", help="Run the messaging of this application.")
 
         @group.command("run")
-        def run() -> None:
+        @_logging
+        def run(**log: Any) -> None:
             """Run the consumers until SIGTERM or SIGINT."""
+            self._write_log(**log)
             self.mq.run()
 
         @group.command("resend")
-        def resend() -> None:
+        @_logging
+        def resend(**log: Any) -> None:
             """Send unconfirmed messages again, until SIGTERM or SIGINT."""
+            self._write_log(**log)
             with stop_on_signal() as stopped:
                 try:
                     self.mq.resend_forever(stopped)
@@ -250,6 +257,23 @@ class FlaskMQ:
                 print(name)
 
         return group
+
+    def _write_log(self, log_format: LogFormat | None, log_level: LogLevel | None) -> None:
+        """Write the log to standard error, unless the application has configured its own."""
+        settings = self.mq.settings
+        write_log(log_format or settings.log_format, log_level or settings.log_level)
+
+
+def _logging(command: F) -> F:
+    """Give a command the log options of `reliable-mq run`."""
+    for name, kinds, text in (
+        ("level", LogLevel, "Write log lines of this level and above."),
+        ("format", LogFormat, "Write log lines as text, or as one JSON object each."),
+    ):
+        choice = click.Choice(get_args(kinds), case_sensitive=False)
+        variable = f"RELIABLE_MQ_LOG_{name.upper()}"
+        command = click.option(f"--log-{name}", type=choice, envvar=variable, help=text)(command)
+    return command
 
 
 class _RequestTransaction:

@@ -69,8 +69,8 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         report.error("the name servers know no broker", "start a broker, or look at its log")
     for each in cluster.brokers:
         if each.failure:
-            is_closed = "no permission to access Cluster:" in each.failure
-            remedy = "let the doctor's user Get the cluster" if is_closed else "look at its log"
+            remedies = (text for part, text in _REMEDIES.items() if part in each.failure)
+            remedy = next(remedies, "look at its log")
             report.error(f"broker {each.name} at {each.address}: {each.failure}", remedy)
             continue
         _broker(each.name, each.config, each.runtime, report)
@@ -78,6 +78,18 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
     if not report.findings:
         names = ", ".join(each.name for each in cluster.brokers)
         report.ok(f"{names}, {len(cluster.topics)} topics")
+
+
+# Parts of a broker's refusals -> what to do.
+_REMEDIES = {
+    "no permission to access Cluster:": "let the doctor's user Get the cluster",
+    "is disabled.": "an administrator enables it: reliable-mq access change USER --enable",
+    "is not found.": "correct access_key (RELIABLE_MQ_ACCESS_KEY); or an administrator adds the "
+    "user: reliable-mq access add USER",
+    "check signature failed": "correct secret_key (RELIABLE_MQ_SECRET_KEY)",
+    "username cannot be null": "set access_key and secret_key (RELIABLE_MQ_ACCESS_KEY, "
+    "RELIABLE_MQ_SECRET_KEY)",
+}
 
 
 def remedy_of(error: ReliableMQError) -> str:
@@ -89,8 +101,13 @@ def remedy_of(error: ReliableMQError) -> str:
         return "correct access_key and secret_key (RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY)"
     if "tls: cert" in text:
         return "correct tls_cert and tls_key (RELIABLE_MQ_TLS_CERT, RELIABLE_MQ_TLS_KEY)"
-    if "tls: ca" in text or "certificate verify failed" in text:
+    if "tls: ca" in text:
         return "correct tls_ca (RELIABLE_MQ_TLS_CA)"
+    if "certificate is refused" in text:
+        return (
+            "give the server another certificate; or correct tls_ca or tls_hostname "
+            "(RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME)"
+        )
     return "correct that setting" if isinstance(error, ConfigurationError) else ""
 
 

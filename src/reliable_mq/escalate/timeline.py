@@ -107,10 +107,7 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
     sent = f"sent {times(stub['count'])}"
     if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
-        sent = (
-            "no send of the outbox is noted: dlq retry has sent the dead letter itself, or the "
-            "process died directly after the send"
-        )
+        sent = "no send is noted here: dlq retry sent it, or the process died right after the send"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
@@ -161,7 +158,8 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     else:
         is_uncounted = not attempt and (failure or listed)
         ended = "no attempt counted yet" if is_uncounted else f"{counted} failed"
-        what = f"{ended}{f': {failure}' if failure else ''}; the next one may begin at this time"
+        again = "may be tried again" if at is None else "not tried again before this time"
+        what = f"{ended}{f': {failure}' if failure else ''}; {again}"
         if at is not None:  # an attempt that does not count leaves the time as it was
             at = max([at, *(each.time for each in listed if each.time is not None)])
     yield TimelineEntry(at, ledger, what)

@@ -13,6 +13,7 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredVersion, decode_in_steps
 from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
@@ -66,8 +67,10 @@ def changed_config(config: NameServerConfig, changes: Mapping[str, str]) -> Name
 class NameServerCore:
     """Stores the registrations of brokers and answers route requests from them."""
 
-    def __init__(self, config: NameServerConfig | None = None) -> None:
-        self.routes = RouteTable()
+    def __init__(
+        self, config: NameServerConfig | None = None, limits: NameServerLimits | None = None
+    ) -> None:
+        self.routes = RouteTable(limits)
         self.settings = SettingsTable()
         self.config = config or NameServerConfig()
         self.listen_port = 0  # shown among the settings; the owner of the listening socket sets it

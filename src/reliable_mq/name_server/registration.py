@@ -21,6 +21,7 @@ from reliable_mq.wire.java_int import I32, I64
 from reliable_mq.wire.peer_texts import read_json, read_json_as
 
 _UNPACKED_AT_ONCE = 1024 * 1024
+_GROWTH_MAX = 100  # times its size, that a body of more than that unpacks to; topics: 10 to 30
 _LINES_AT_ONCE = 1_000
 _PART_SIZE = 64 * 1024  # bytes of JSON that one step decodes
 _CUTS_TRIED = 8
@@ -139,15 +140,19 @@ def _part(table: bytes, at: int, end: int) -> tuple[dict[str, RegisteredTopic], 
 
 
 def _decompressed(body: bytes) -> Steps[bytes]:
-    """Return the decompressed body; refuse a body that grows beyond REGISTRATION_SIZE_MAX."""
+    """Return the decompressed body.
+
+    Refuse a body that grows beyond REGISTRATION_SIZE_MAX, or by more than topics can.
+    """
+    size_max = min(REGISTRATION_SIZE_MAX, max(_UNPACKED_AT_ONCE, _GROWTH_MAX * len(body)))
     unpacking = zlib.decompressobj()
     data = bytearray()
     while not unpacking.eof:
         size = len(data)
         data += unpacking.decompress(body, _UNPACKED_AT_ONCE)
         body = unpacking.unconsumed_tail
-        if len(data) > REGISTRATION_SIZE_MAX:
-            raise ValueError(f"the decompressed body has more than {REGISTRATION_SIZE_MAX} bytes")
+        if len(data) > size_max:
+            raise ValueError(f"the decompressed body has more than {size_max} bytes")
         if len(data) == size and not body and not unpacking.eof:
             raise ValueError("the compressed body is cut short")
         yield

@@ -16,11 +16,9 @@ from reliable_mq.errors import InvariantBroken, ProtocolError
 from reliable_mq.limits import (
     BROKER_LIFETIME_MS_MAX,
     BROKER_TEXT_LENGTH_MAX,
-    BROKERS_MAX,
-    BROKERS_OF_CONNECTION_MAX,
     REGISTERED_NAME_LENGTH_MAX,
-    REGISTERED_TOPICS_MAX,
 )
+from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredTopic, RegisteredVersion, Registration
 from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
@@ -77,9 +75,13 @@ class RouteTable:
 
     Invariant N1: each address in a route belongs to a live broker. Topics are known only for
     broker names that have an address.
+
+    Args:
+        limits: the most brokers and topics.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: NameServerLimits | None = None) -> None:
+        self._limits = limits or NameServerLimits()
         self._live: dict[tuple[str, str], _Live] = {}
         self._names: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name, then by topic
@@ -96,7 +98,7 @@ class RouteTable:
                 raise InvariantBroken(f"N1: {name} has no address")
         if self._topics.keys() != self._names.keys():
             raise InvariantBroken(f"N1: topics of {[*self._topics]}, brokers {[*self._names]}")
-        if len(self._live) > BROKERS_MAX:
+        if len(self._live) > self._limits.brokers:
             raise InvariantBroken(f"N1: {len(self._live)} brokers are known")
         count = sum(map(len, self._topics.values()))
         if count != self._count:
@@ -165,14 +167,18 @@ class RouteTable:
 
     def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
         """Raise when there is no room for a new broker, or for one more on this connection."""
-        if known is None and len(self._live) >= BROKERS_MAX:
-            raise ProtocolError(f"the name server has no room for more than {BROKERS_MAX} brokers")
+        most = self._limits.brokers
+        if known is None and len(self._live) >= most:
+            raise ProtocolError(
+                f"the name server has no room for more than {most} brokers (maxBrokers)"
+            )
         if known is not None and known.connection == connection:
             return
         others = sum(live.connection == connection for live in self._live.values())
-        if others >= BROKERS_OF_CONNECTION_MAX:
+        most = self._limits.brokers_of_connection
+        if others >= most:
             raise ProtocolError(
-                f"one connection may register at most {BROKERS_OF_CONNECTION_MAX} brokers"
+                f"one connection may register at most {most} brokers (maxBrokersOfConnection)"
             )
 
     def _is_outdated(
@@ -205,9 +211,10 @@ class RouteTable:
                     f"a topic name of {len(topic)} characters; "
                     f"at most {REGISTERED_NAME_LENGTH_MAX} are allowed"
                 )
-            if self._count >= REGISTERED_TOPICS_MAX:
+            if self._count >= self._limits.topics:
                 raise ProtocolError(
-                    f"the name server has no room for more than {REGISTERED_TOPICS_MAX} topics"
+                    f"the name server has no room for more than {self._limits.topics} topics "
+                    "(maxRegisteredTopics)"
                 )
             self._count += 1
         queues[topic] = queue_data
@@ -286,6 +293,14 @@ class RouteTable:
     def add_write_permission(self, broker_name: str) -> int:
         """Restore the write permission of all topics of a broker name; return the topic count."""
         return self._change_permissions(broker_name, lambda _perm: READ | WRITE)
+
+    def permissions(self, broker_name: str) -> dict[str, int]:
+        """Return how many topics a broker name has, and to how many clients may write."""
+        queues = self._topics.get(broker_name, {})
+        return {
+            "topics": len(queues),
+            "writable": sum(bool(each.perm & WRITE) for each in queues.values()),
+        }
 
     def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
         changed = self._topics.get(broker_name, {})

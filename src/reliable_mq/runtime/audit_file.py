@@ -1,4 +1,4 @@
-"""The file of a broker's audit: lines are added at its end, and full files are kept for a while.
+"""The file of an audit, of a broker or a name server: lines are added, full files kept a while.
 
 Receives lines. The event loop writes them to the page cache before any reply of their turn leaves,
 so a killed process has told nobody of a change that the file does not have. After a power loss the
@@ -12,9 +12,9 @@ Invariant A4: the file has whole lines only, unless the process or the machine d
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from reliable_mq.broker_core.audit import PATH, gap_line
-from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.store.disk import lack_of
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -22,11 +22,21 @@ from reliable_mq.telemetry import broker_events
 log = limited_log(__name__)
 
 
+class AuditSizes(Protocol):
+    """The settings of the file: bytes of one file, and how many full ones are kept."""
+
+    @property
+    def audit_file_size(self) -> int: ...
+
+    @property
+    def audit_file_count(self) -> int: ...
+
+
 class AuditFile:
-    """The file of one broker. It is created with the first line.
+    """The file of one broker or name server. It is created with the first line.
 
     Args:
-        store: the folder of the broker's store.
+        store: the folder of the broker's store, or of the name server's.
     """
 
     def __init__(self, store: Path) -> None:
@@ -35,7 +45,7 @@ class AuditFile:
         self._size = 0
         self._lost = 0
 
-    def write(self, lines: Sequence[bytes], config: BrokerConfig, now_ms: int) -> None:
+    def write(self, lines: Sequence[bytes], sizes: AuditSizes, now_ms: int) -> None:
         """Add lines.
 
         When they cannot be written, they are lost. One log event says so. The next line that can
@@ -43,7 +53,7 @@ class AuditFile:
 
         Args:
             lines: whole lines without their ends.
-            config: the size of a file, and how many full ones are kept.
+            sizes: the size of a file, and how many full ones are kept.
             now_ms: the time.
         """
         lost = self._lost
@@ -51,7 +61,7 @@ class AuditFile:
             lines = [gap_line(lost, now_ms), *lines]
         data = b"".join(line + b"\n" for line in lines)
         try:
-            self._append(data, config.audit_file_size, config.audit_file_count)
+            self._append(data, sizes.audit_file_size, sizes.audit_file_count)
         except OSError as error:
             self._cut()
             self._lost += len(lines) - bool(lost)

@@ -27,15 +27,16 @@ from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
-from reliable_mq.runtime.tls_contexts import client_context
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
@@ -142,14 +143,13 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
+        given = {"brokerIP1": options.host, **options.properties}
         if not options.name_servers:
-            settings_file = options.store / "config" / "kvConfig.json"
-            self._name_server = NameServer(settings_file, tls=self._tls)
+            self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
-            "brokerIP1": options.host,
             **port_for_slaves(options.properties, options.port),
-            **options.properties,
+            **given,
             "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
         }
@@ -164,6 +164,8 @@ class BrokerServer:
         )
         self._core.open(now_ms())
         state = self._core.state
+        if self._name_server is not None:
+            self._name_server.guard = state.guard
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
@@ -184,7 +186,7 @@ class BrokerServer:
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
-            tls=client_context(options.tls) if options.tls.is_client else None,
+            tls=context_of_client(options.tls),
             dial=own.private_socket if own is not None else None,
         )
         self._tls.watch()
@@ -212,6 +214,7 @@ class BrokerServer:
         self._listener.limits = limits
         if self._name_server is not None:
             self._name_server.limits = limits
+            self._name_server.audit_sizes = config
 
     def _is_exposed(self, config: BrokerConfig) -> bool:
         """Whether strangers can do everything; the log tells it loudly."""
@@ -232,6 +235,7 @@ class BrokerServer:
         await self._replication.close()
         if self._name_server:
             await self._name_server.close()
+        self._audit.close()
         if self._disk:
             self._disk.close()
 
@@ -352,7 +356,7 @@ class BrokerServer:
             if is_wanted or self._is_idle:
                 if self._core.index_some(now_ms()):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
-                elif is_wanted:  # queries that waited are answered
+                if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())
 
     async def _register_forever(self) -> None:
@@ -373,13 +377,13 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
-        self._audit.close()
         if self._disk:
             self._disk.close()
         await self._replication.close()
         await self._registrar.close()
         if self._name_server:
             await self._name_server.close()
+        self._audit.close()
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
-from reliable_mq.broker_core.store.disk import path_inside
+from reliable_mq.broker_core.store.disk import FileText, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
 from reliable_mq.runtime.disk_file import FileDiskFile, sync_folder
@@ -112,7 +112,7 @@ class FileDisk:
         full = self._at(path)
         return self._files.attempt(lambda: full.read_text("utf-8")) if full.is_file() else ""
 
-    def write_text(self, path: str, text: str) -> None:
+    def write_text(self, path: str, text: FileText) -> None:
         """Replace the text of a file atomically and durably."""
         full = self._at(path)
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
@@ -123,7 +123,8 @@ class FileDisk:
             with self._files.attempt(
                 lambda: open(new, "w", encoding="utf-8", opener=opener)
             ) as file:
-                file.write(text)
+                for piece in [text] if isinstance(text, str) else text:
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(full)

@@ -20,6 +20,7 @@ from reliable_mq.errors import (
 )
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
+from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import client_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply, encode_command
@@ -39,7 +40,6 @@ OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request; returns the reply, or None for no reply."""
 
 Sign = Callable[[Command], None]
-
 Render = Callable[[int], bytes]
 """Returns the whole frame of a request with the given opaque."""
 
@@ -329,7 +329,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail every waiting call."""
-        self._lose(f"{self.address} closed the connection" + (f": {exc}" if exc else ""))
+        self._lose(f"{self.address} closed the connection" + (f": {reason_of(exc)}" if exc else ""))
 
     def pause_writing(self) -> None:
         """Make further requests wait: the peer reads too slowly."""

@@ -16,6 +16,7 @@ from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
+from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.command import Command
@@ -37,7 +38,7 @@ def _reason(error: OSError | TimeoutError | ValueError) -> str:
         return "no answer"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
-    return str(error) or "no answer"
+    return reason_of(error) or "no answer"
 
 
 class Links:
@@ -52,7 +53,7 @@ class Links:
         greet: called with each new link.
         on_lost: called with the address of each lost link.
         sign: signs each request before it is sent.
-        tls: encrypts connections; None: plain.
+        tls: gives the context that encrypts a new connection; None: plain.
         tls_hostname: the name in the peers' certificates; "" for the host of each address.
         busy_wait_seconds: how long a single caller that asks repeatedly polls for a reply before
             it sleeps; 0: not at all.
@@ -74,7 +75,7 @@ class Links:
         greet: Greet,
         on_lost: Callable[[str], None],
         sign: Sign | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         tls_hostname: str = "",
         busy_wait_seconds: float = 0.0,
         tells_outages: bool = True,
@@ -241,14 +242,15 @@ class Links:
             _, link = await loop.create_connection(made, sock=await self._dial())
             return link
         failure = OSError("the name has no address")
+        context = self._tls() if self._tls is not None else None
         for ip in await addresses_of(host, int(port)):
             try:
                 _, link = await loop.create_connection(
                     made,
                     ip,
                     int(port),
-                    ssl=self._tls,
-                    server_hostname=(self._tls_hostname or host) if self._tls else None,
+                    ssl=context,
+                    server_hostname=(self._tls_hostname or host) if context else None,
                 )
             except OSError as error:
                 failure = error

@@ -14,7 +14,7 @@ import itertools
 import resource
 import socket
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
@@ -22,6 +22,7 @@ from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
@@ -40,13 +41,14 @@ IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this lon
 # Limits of a loop turn for requests with large answers: their number, and the seconds after which
 # none is begun. Seconds count too, because one table may take as much work as many pulls.
 _LARGE_IN_TURN = 32
-_LARGE_SECONDS = 0.02
+_LARGE_SECONDS = 0.001
 # Seconds that a loop turn spends on connections with waiting requests, and on one of these: while
-# it is alone, and while others wait.
-_TURN_SECONDS = 0.02
-_SLICE_SECONDS = 0.02
-_SHARED_SLICE_SECONDS = 0.002
-_BACKLOG = 1024
+# it is alone, and while others wait. A peer that asks for little waits for one or two turns.
+_TURN_SECONDS = 0.001
+_SLICE_SECONDS = 0.001
+_SHARED_SLICE_SECONDS = 0.0005
+_READ_AT_ONCE = 64  # of one read, at most so many requests are handled without a look at the clock
+_READ_SECONDS = 0.0005  # of a loop turn, for reads that bring more than one request
 _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
 # At most this many requests with large answers are handled at a time. The others wait until the
 # peer has read the answers.
@@ -125,7 +127,7 @@ class ServerConnection(asyncio.Protocol):
         self._reads_no_more = False
         self._is_busy = False  # whether the owner is in the middle of a command
         self._is_unread = False  # whether the peer has too many unread answers
-        self._later: deque[Command] = deque()  # received commands that wait
+        self._later: deque[Command | Frame] = deque()  # what was received and waits
         self._later_size = 0  # bytes received for `_later`, until it is empty
         self._has_unsent = False  # whether the listener has counted unread answers
         self._unread = UnreadAnswers()
@@ -149,7 +151,8 @@ class ServerConnection(asyncio.Protocol):
         if number is None:
             self._transport.abort()
             return
-        self._connection = PeerConnection(number, pack_host(ip, peer[1]), f"{ip}:{peer[1]}")
+        host = pack_host(ip, peer[1])
+        self._connection = PeerConnection(number, host, f"{ip}:{peer[1]}", self._is_admitted)
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
 
     def secured(self, transport: asyncio.Transport) -> None:
@@ -162,21 +165,24 @@ class ServerConnection(asyncio.Protocol):
         if self._connection is None:
             return
         kept = self._reader.kept_size
+        commands: Sequence[Command] = ()
         try:
-            commands = list(map(self._decode, self._reader.feed(data)))
+            frames = self._reader.feed(data)
+            is_first = not (self._later or self._is_busy)
+            if is_first and self._are_few(frames):
+                commands = list(map(self._decode, frames))
         except FrameError as error:
-            self._log_end(f"closed, {self._listener.no_tls if is_hello(data) else error}")
-            self._transport.abort()
+            self._refuse(self._listener.no_tls if is_hello(data) else error)
             return
         begun = self._reader.kept_size
-        if commands or not kept:
+        if frames or not kept:
             self._frame_began = self._last_used
-        if not commands:
+        if not frames:
             self._note_received()
             return
         if self._held:  # a peer that sends whole frames holds nothing
             self._note_held(0)
-        if not (self._later or self._is_busy) and self._fit(commands):
+        if commands and self._fit(commands):
             if begun:
                 self._note_received()
             left = iter(commands)
@@ -184,12 +190,24 @@ class ServerConnection(asyncio.Protocol):
             if self._is_busy:
                 self._leave(left, len(data))
             return
-        is_first = not (self._later or self._is_busy)
-        self._later.extend(commands)
+        self._later.extend(commands or frames)
         self._later_size += kept + len(data) - begun
         self._note_received()
-        if is_first:
+        if not is_first:
+            return
+        if self._listener.has_time():
             self.handle_waiting()
+        else:
+            self._handle_later()
+
+    def _are_few(self, frames: Sequence[Frame]) -> bool:
+        """Whether all frames of a read may be handled at once, as far as their number tells."""
+        return len(frames) < 2 or (len(frames) <= _READ_AT_ONCE and self._listener.has_time())
+
+    def _refuse(self, why: object) -> None:
+        """Close the connection because of bytes that are not a command."""
+        self._log_end(f"closed, {why}")
+        self._transport.abort()
 
     def _leave(self, commands: Iterable[Command], size: int) -> None:
         """Queue the commands that the owner has left. The whole read counts as held bytes."""
@@ -250,13 +268,30 @@ class ServerConnection(asyncio.Protocol):
         end = time.monotonic() + self._listener.slice_seconds  # the loop's clock is in whole ms
         large = 0
         while self._later and not self._is_unread:
-            if self._later[0].code not in self._small_answers:
+            command = self._next_command()
+            if command is None:
+                return
+            if command.code not in self._small_answers:
                 large += 1
                 if large > _LARGE_AT_ONCE or not self._listener.take_large():
                     return
-            yield self._later.popleft()
+            self._later.popleft()
+            yield command
             if time.monotonic() > end:
                 return
+
+    def _next_command(self) -> Command | None:
+        """Return the oldest waiting command; None: it is none, and the connection is closed."""
+        oldest = self._later[0]
+        if isinstance(oldest, Command):
+            return oldest
+        try:
+            command = self._later[0] = self._decode(oldest)
+        except FrameError as error:
+            self._later.clear()
+            self._refuse(error)
+            return None
+        return command
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._connection is None:
@@ -366,12 +401,15 @@ class Listener:
         self._admission = Admission(limits)
         self._ids = itertools.count(1)
         self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
-        self._servers: list[asyncio.Server] = []  # one for each address of the host
+        self._acceptors: list[Acceptor] = []  # one for each address of the host
+        self._is_stopped = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
         self._large_left = _LARGE_IN_TURN
         self._large_end = 0.0  # after this time, the turn begins no other large request
+        self._is_read_timed = False  # whether this loop turn has a time for reads
+        self._read_end = 0.0  # after this time, what else is read waits for a turn
         self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.decode: Decode = decode_request
@@ -387,23 +425,22 @@ class Listener:
             AddressRefused: when the address cannot be bound.
         """
         _allow_many_connections()
-        loop = asyncio.get_running_loop()
         try:
             sockets = await bound_sockets(host, port)
         except OSError as error:
             raise AddressRefused(
                 f"{host}:{port}: cannot listen here ({_reason(error)}); choose another address"
             ) from error
-        for bound in sockets:
-            server = await loop.create_server(
-                self._accepted,
-                sock=bound,
-                backlog=_BACKLOG,
-                start_serving=False,
-            )
-            self._servers.append(server)
+        self._acceptors += [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
         self.port = sockets[0].getsockname()[1]
         self.ips = [_plain_ip(bound.getsockname()[0]) for bound in sockets]
+
+    def _is_hasty(self, ip: str) -> bool:
+        """Whether an address connects too often; see `Admission`."""
+        refusal = self._admission.arrive(_plain_ip(ip), time.monotonic())
+        if refusal:
+            broker_events.CONNECTION_TOO_MANY.log(log, client=ip, reason=refusal)
+        return bool(refusal)
 
     def _accepted(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
@@ -449,8 +486,8 @@ class Listener:
         self._unsent.size_max = limits.unsent_size
 
     @property
-    def refused(self) -> int:
-        """How many connections were refused since the start, because there were too many."""
+    def refused(self) -> Counter[str]:
+        """How many connections were refused since the start, by the limit; see `Admission`."""
         return self._admission.refused
 
     async def serve(self, decode: Decode = decode_request) -> None:
@@ -462,12 +499,12 @@ class Listener:
         Raises:
             AddressRefused: when another process has taken the address meanwhile.
         """
-        if not self._servers:
+        if not self._acceptors:
             raise InvariantBroken("serve() was called before bind()")
         self.decode = decode
         try:
-            for server in self._servers:
-                await server.start_serving()
+            for acceptor in self._acceptors:
+                acceptor.start()
         except OSError as error:
             raise AddressRefused(
                 f"port {self.port}: cannot listen here ({_reason(error)}); choose another"
@@ -523,6 +560,18 @@ class Listener:
     def _refill(self) -> None:
         self._large_left = _LARGE_IN_TURN
 
+    def has_time(self) -> bool:
+        """Whether this loop turn may handle more of what it reads, besides single requests."""
+        if self._is_read_timed:
+            return time.monotonic() < self._read_end
+        self._is_read_timed = True
+        self._read_end = time.monotonic() + _READ_SECONDS
+        asyncio.get_running_loop().call_soon(self._end_reads)
+        return True
+
+    def _end_reads(self) -> None:
+        self._is_read_timed = False
+
     @property
     def slice_seconds(self) -> float:
         """Seconds that one connection may use in one go."""
@@ -566,10 +615,12 @@ class Listener:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: ServerConnection, ip: str) -> int | None:
-        """Record a new connection and return its id; None: there are too many.
+        """Record a new connection and return its id; None: there are too many, or it is too late.
 
         `ip` is the address for which it counts; "": it counts for none.
         """
+        if self._is_stopped:
+            return None
         connection_id = next(self._ids)
         refusal = self._admission.admit(connection_id, ip) if ip else ""
         if refusal:
@@ -596,8 +647,9 @@ class Listener:
 
     def stop_reading(self) -> None:
         """Accept no more commands. Answers to earlier commands can still be sent."""
-        for server in self._servers:
-            server.close()
+        self._is_stopped = True
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for connection in self.connections.values():
             connection.stop_reading()
 
@@ -605,12 +657,11 @@ class Listener:
         """Stop listening and close the connections. Answers already written are still sent."""
         if self._idle_check:
             self._idle_check.cancel()
-        for server in self._servers:
-            server.close()
+        self._is_stopped = True
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for connection in list(self.connections.values()):
             connection.close()
-        for server in self._servers:
-            await server.wait_closed()
 
 
 def _plain_ip(address: str) -> str:

@@ -18,6 +18,7 @@ from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
+    FileText,
     is_out_of_descriptors,
     is_out_of_room,
     lack_of,
@@ -87,7 +88,7 @@ class LogWriter:
         self._on_saved = on_saved
         self._roomless: deque[LogBatch] = deque()  # in order; later batches queue behind them
         self._lacking: set[str] = set()  # the kinds of work that wait for room
-        self._unsaved: dict[str, str] = {}  # configuration files that wait for room
+        self._unsaved: dict[str, FileText] = {}  # configuration files that wait for room
         self._held: deque[Callable[[], bool]] = deque()  # used in the thread only
         self._end = 0  # how far the log was written
         self._is_syncing = False
@@ -170,7 +171,7 @@ class LogWriter:
             self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
         self._on_stored(batch.end, False)
 
-    def _write_files(self, files: dict[str, str]) -> None:
+    def _write_files(self, files: dict[str, FileText]) -> None:
         reported, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
         for path, text in waiting.items():
             try:

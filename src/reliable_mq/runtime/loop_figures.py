@@ -59,7 +59,8 @@ class LoopFigures:
 def connection_samples(prefix: str, listener: Listener, tls: ServerTls | None) -> Iterator[Sample]:
     """Yield the samples of a server's connections; the names begin with `prefix`."""
     yield Sample(f"{prefix}connections", len(listener.connections))
-    yield Sample(f"{prefix}refused_connections_total", listener.refused)
+    for limit, count in listener.refused.items():
+        yield Sample(f"{prefix}refused_connections_total", count, (limit,))
     for outcome in OUTCOMES:
         count = tls.outcomes[outcome] if tls is not None else 0
         yield Sample(f"{prefix}tls_handshakes_total", count, (outcome,))

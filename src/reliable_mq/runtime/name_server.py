@@ -10,18 +10,23 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.access.guard import Guard
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.core import NameServerConfig, NameServerCore
+from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration_queue import RegistrationQueue
+from reliable_mq.runtime.audit_file import AuditFile, AuditSizes
 from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
+from reliable_mq.runtime.name_server_acts import Act, NameServerActs
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
@@ -32,8 +37,18 @@ from reliable_mq.wire.command import Command, reply
 log = limited_log(__name__)
 
 _EXPIRY_SECONDS = 5.0
-_SLICE_SECONDS = 0.01
+_SLICE_SECONDS = 0.002
+_REST = 2.0  # how many times as long as a slice took
 _SETTINGS_CHANGES = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
+
+
+class _Answered(NamedTuple):
+    """A command with its answer; `act`: it may change something, and comes from a stranger."""
+
+    connection: int
+    command: Command
+    answer: Command
+    act: Act | None
 
 
 class NameServer:
@@ -44,6 +59,9 @@ class NameServer:
             settings are not saved.
         config: the properties that clients see and change.
         limits: of the connections.
+        tables: of the registrations, and of the audit.
+        guard: who may change something; None: everybody. The owner may set it later.
+        audit: has the requests that change something; the caller closes it. None: no notes.
         tls: the mode and the certificate; the caller closes it. None: all connections are plain.
     """
 
@@ -55,10 +73,17 @@ class NameServer:
         *,
         config: NameServerConfig | None = None,
         limits: ConnectionLimits | None = None,
+        tables: NameServerLimits | None = None,
+        guard: Guard | None = None,
+        audit: AuditFile | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self._settings_file = settings_file
-        self._core = NameServerCore(config)
+        tables = tables or NameServerLimits()
+        self.audit_sizes: AuditSizes = tables
+        self._core = NameServerCore(config, tables)
+        self._acts = NameServerActs(self._core, guard)
+        self._audit = audit
         self._tls = tls
         self._listener = Listener(self, limits=limits, tls=tls)
         self._expiry: asyncio.TimerHandle | None = None
@@ -66,9 +91,11 @@ class NameServer:
             lambda connection, command: self._core.begin(connection, command, now_ms())
         )
         self._next_slice: asyncio.Handle | None = None
-        self._unsaved: list[tuple[int, Command, Command]] = []  # connection, command, answer
+        self._registering: dict[int, Act | None] = {}  # by connection
+        self._unsaved: list[_Answered] = []
         self._saving: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._refused_registrations = 0  # since the start
 
     @property
     def port(self) -> int:
@@ -79,6 +106,15 @@ class NameServer:
     def ips(self) -> list[str]:
         """The addresses at which it listens."""
         return self._listener.ips
+
+    @property
+    def guard(self) -> Guard | None:
+        """Who may change something; None: everybody."""
+        return self._acts.guard
+
+    @guard.setter
+    def guard(self, guard: Guard | None) -> None:
+        self._acts.guard = guard
 
     @property
     def limits(self) -> ConnectionLimits:
@@ -113,6 +149,8 @@ class NameServer:
         routes, prefix = self._core.routes, "reliable_mq_name_server_"
         yield Sample(f"{prefix}brokers", routes.broker_count)
         yield Sample(f"{prefix}topics", routes.topic_count)
+        yield Sample(f"{prefix}refused_registrations_total", self._refused_registrations)
+        yield Sample(f"{prefix}refused_access_total", self._acts.refused)
         yield from connection_samples(prefix, self._listener, self._tls)
 
     def _expire(self) -> None:
@@ -134,41 +172,61 @@ class NameServer:
         for command in commands:
             if command.is_reply:
                 continue
-            if command.code == RequestCode.REGISTER_BROKER:
-                self._register(number, command)
+            act = None if connection.is_own else self._acts.begin(connection, command, now)
+            if act is not None and act.refusal is not None:
+                self._answer(_Answered(number, command, act.refusal, act))
+            elif command.code == RequestCode.REGISTER_BROKER:
+                self._register(number, command, act)
                 if number in self._registrations:
                     return True
             else:
-                self._done(number, command, self._core.receive(number, command, now))
+                answer = self._core.receive(number, command, now)
+                if act is not None:
+                    self._acts.done(act)
+                self._done(_Answered(number, command, answer, act))
         return False
 
-    def _register(self, connection: int, command: Command) -> None:
+    def _register(self, connection: int, command: Command, act: Act | None) -> None:
         """Queue a registration; refuse it when the queue is full."""
         if not self._registrations.add(connection, command):
             remark = f"registrations of {REGISTRATIONS_SIZE_MAX} bytes wait, try again later"
-            self._answer(connection, command, reply(command, ResponseCode.SYSTEM_BUSY, remark))
-        elif self._next_slice is None:
+            answer = reply(command, ResponseCode.SYSTEM_BUSY, remark)
+            self._answer(_Answered(connection, command, answer, act))
+            return
+        self._registering[connection] = act
+        if self._next_slice is None:
             self._next_slice = asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
-        """Work on queued registrations for one time slice."""
-        end = time.monotonic() + _SLICE_SECONDS
+        """Work on queued registrations for one time slice, then rest: others come first."""
+        began = time.monotonic()
+        end = began + _SLICE_SECONDS
         for answered in self._registrations.work(lambda: time.monotonic() > end):
-            self._answer(*answered)
+            act = self._registering.pop(answered[0], None)
+            if act is not None:
+                self._acts.done(act)
+            self._answer(_Answered(*answered, act))
         self._next_slice = None
         if self._registrations:
-            self._next_slice = asyncio.get_running_loop().call_soon(self._work)
+            rest = _REST * (time.monotonic() - began)
+            self._next_slice = asyncio.get_running_loop().call_later(rest, self._work)
 
-    def _done(self, connection: int, command: Command, answer: Command) -> None:
+    def _done(self, answered: "_Answered") -> None:
         """Answer a handled command. A change of settings is answered after it is saved."""
-        if command.code in _SETTINGS_CHANGES and self._core.settings.is_dirty:
-            self._unsaved.append((connection, command, answer))
+        if answered.command.code in _SETTINGS_CHANGES and self._core.settings.is_dirty:
+            self._unsaved.append(answered)
             if self._saving is None:
                 self._saving = asyncio.get_running_loop().create_task(self._save())
         else:
-            self._answer(connection, command, answer)
+            self._answer(answered)
 
-    def _answer(self, connection: int, command: Command, answer: Command) -> None:
+    def _answer(self, answered: "_Answered") -> None:
+        """Write the line of the audit, if there is one, and send the answer."""
+        connection, command, answer, act = answered
+        if command.code == RequestCode.REGISTER_BROKER and answer.code != ResponseCode.SUCCESS:
+            self._refused_registrations += 1
+        if act is not None and (lines := self._acts.tell(act, answer)) and self._audit is not None:
+            self._audit.write(lines, self.audit_sizes, now_ms())
         if not command.is_oneway:
             self._listener.send(connection, [encode_answer(answer)])
 
@@ -187,9 +245,12 @@ class NameServer:
             while self._unsaved:
                 waiting, self._unsaved = self._unsaved, []
                 fault = await self._fault_of_saving()
-                for connection, command, answer in waiting:
-                    failed = reply(command, ResponseCode.SYSTEM_ERROR, fault) if fault else answer
-                    self._answer(connection, command, failed)
+                for each in waiting:
+                    if fault:
+                        failed = reply(each.command, ResponseCode.SYSTEM_ERROR, fault)
+                        self._answer(each._replace(answer=failed))
+                    else:
+                        self._answer(each)
         finally:
             self._saving = None  # else no later change would be saved
 
@@ -220,6 +281,7 @@ class NameServer:
     def disconnected(self, connection: PeerConnection) -> None:
         """Forget the brokers that registered over a connection."""
         self._registrations.drop(connection.id)
+        self._registering.pop(connection.id, None)
         self._core.routes.disconnected(connection.id)
 
     async def close(self) -> None:

@@ -50,7 +50,7 @@ class Registrar:
         addresses: the name servers, "host:port" each.
         send: sends replies after the name servers have received their topics.
         on_broken: takes an unexpected exception.
-        tls: encrypts the connections to the name servers; None: plain.
+        tls: see `Links`; for the connections to the name servers.
         dial: see `Links`; for a name server in this process.
     """
 
@@ -61,7 +61,7 @@ class Registrar:
         send: Callable[[Replies], None],
         on_broken: OnBroken = die,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         dial: Dial | None = None,
     ) -> None:
         self._on_broken = on_broken

@@ -8,12 +8,17 @@ import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.tls_contexts import Examined, examine, server_context
+from reliable_mq.runtime.tls_contexts import (
+    Examined,
+    Signature,
+    examine,
+    server_context,
+    signature_of,
+)
 from reliable_mq.runtime.tls_settings import TlsMode, TlsSettings
 from reliable_mq.telemetry import broker_events
 
@@ -35,8 +40,6 @@ FAILED: Final = "failed"
 GIVEN_UP: Final = "given_up"
 PLAIN: Final = "plain"
 OUTCOMES = (DONE, FAILED, GIVEN_UP, PLAIN)
-
-Signature = tuple[tuple[int, int, int], ...]
 
 
 class ServerTls:
@@ -71,7 +74,7 @@ class ServerTls:
 
     def _begin(self) -> None:
         """Read the files for the first time. A doubtful certificate is told, and used."""
-        self._seen = self._signature()
+        self._seen = signature_of(self.settings.server.paths)
         path = self.settings.server.cert
         context = server_context(self.settings)
         examined = examine(context, path)
@@ -114,7 +117,7 @@ class ServerTls:
         have changed since the last look are left for the next one. Files that cannot be used are
         told once, and the certificate in use stays.
         """
-        found = self._signature()
+        found = signature_of(self.settings.server.paths)
         is_settled, self._seen = found == self._seen, found
         if found in (self._loaded, self._refused) or not is_settled:
             return False
@@ -122,7 +125,7 @@ class ServerTls:
         try:
             context = server_context(self.settings)
             examined = examine(context, path)
-        except (ConfigurationError, ssl.SSLError) as error:
+        except (ConfigurationError, OSError) as error:  # OSError: OpenSSL's, or a file has gone
             self._refuse(found, error)
             return False
         if examined.fault:
@@ -139,18 +142,6 @@ class ServerTls:
     def _refuse(self, found: Signature, why: object) -> None:
         self._refused = found
         broker_events.TLS_NOT_RELOADED.log(log, error=why)
-
-    def _signature(self) -> Signature:
-        """Return what changes when one of the files is written or replaced."""
-        found: list[tuple[int, int, int]] = []
-        for path in self.settings.server.paths:
-            try:
-                status = Path(path).stat()
-            except OSError:
-                found.append((0, 0, 0))
-            else:
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
 
     def take_step(self, step: Callable[[], None]) -> None:
         """Call a step of a handshake in a later turn, after those that wait."""

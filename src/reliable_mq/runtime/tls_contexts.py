@@ -6,6 +6,7 @@ shows its certificate, and pays for its handshake once.
 """
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,23 @@ _VERIFY_MODES = {
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
 }
+
+
+Signature = tuple[tuple[int, int, int], ...]
+"""What changes when one of some files is written or replaced."""
+
+
+def signature_of(paths: Iterable[str]) -> Signature:
+    """Return the signature of files; one that cannot be found has one, too."""
+    found: list[tuple[int, int, int]] = []
+    for path in paths:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
 class Examined(NamedTuple):
@@ -111,14 +129,29 @@ def _check_pem(path: str, name: str) -> None:
 
 
 def _pair_fault(error: Exception, *, has_password: bool) -> str:
-    reason = getattr(error, "reason", None) or ""
-    if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
-        return "the key does not match the certificate"
+    known = _PAIR_FAULTS.get(getattr(error, "reason", None) or "")
+    if known:
+        return known
     if not isinstance(error, ssl.SSLError):
         return str(error)
     if has_password:
         return "the key cannot be read; perhaps the password is wrong"
     return "it is not a certificate with its key"
+
+
+_PAIR_FAULTS = {
+    "KEY_VALUES_MISMATCH": "the key does not match the certificate",
+    "KEY_TYPE_MISMATCH": "the key does not match the certificate",
+    "EE_KEY_TOO_SMALL": "its key is too short: make one of RSA with 2,048 bits, or of EC",
+    "CA_KEY_TOO_SMALL": "the key of its authority is too short",
+    "CA_MD_TOO_WEAK": "it is signed with a hash that is too weak: use SHA-256",
+    "EE_MD_TOO_WEAK": "it is signed with a hash that is too weak: use SHA-256",
+}
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a connection failed: of TLS in a few words, else in those of the system."""
+    return fault_of(error) if isinstance(error, ssl.SSLError) else str(error)
 
 
 def fault_of(error: ssl.SSLError) -> str:
@@ -132,14 +165,16 @@ def fault_of(error: ssl.SSLError) -> str:
 # OpenSSL's reason -> words that say who must change what.
 _MEANINGS = {
     "HTTP_REQUEST": "the peer speaks HTTP",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer demands a certificate of this side, or a cipher",
     "WRONG_VERSION_NUMBER": "what the peer sends is not TLS",
     "UNSUPPORTED_PROTOCOL": "the peer has no version of TLS from 1.2",
-    "NO_SHARED_CIPHER": "the peer has no cipher that this server has",
+    "NO_SHARED_CIPHER": "the peer has no cipher in common",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer demands a certificate of this side",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has no certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this server's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this server's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that this server's certificate is expired",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the certificate of this side",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses the certificate of this side",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses the certificate of this side",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that the certificate of this side is expired",
 }
 
 

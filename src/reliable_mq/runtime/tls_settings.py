@@ -91,6 +91,12 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"tls.server.need.client.auth={self.client_auth.value}: give the authority of the "
                 "clients' certificates, tls.server.trustCertPath"
             )
+        if self.client_auth is ClientAuth.REQUIRE and self.mode is not TlsMode.ENFORCING:
+            raise ConfigurationError(
+                "tls.server.need.client.auth=require needs tls.server.mode=enforcing: with "
+                f"{self.mode.value}, plain clients are served, and they have no certificate; while "
+                "clients move to TLS, set tls.server.need.client.auth=optional"
+            )
         if self.server.trusted and self.client_auth is ClientAuth.NONE:
             raise ConfigurationError(
                 "tls.server.trustCertPath has no effect without tls.server.need.client.auth: set "

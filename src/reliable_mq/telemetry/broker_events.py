@@ -75,9 +75,7 @@ TIMED_MESSAGE_DROPPED = warning(
     "timed message %(message_id)s (key %(key)s) at log offset %(log_offset)d is never "
     "delivered: %(error)s",
 )
-GROUP_NOT_CREATED = warning(
-    "group_not_created", "group %(group)s is not created: the table of groups is full"
-)
+GROUP_NOT_CREATED = warning("group_not_created", "group %(group)s is not created: %(reason)s")
 LOG_BEGIN_MOVED = info("log_begin_moved", "the log now begins at %(log_offset)d")
 LOG_CLOCK_JUMPED = warning("log_clock_jumped", "files of the log: %(problem)s")
 DISK_FILLING = warning("disk_filling", "the disk is %(percent).0f %% full, %(problem)s")
@@ -177,6 +175,9 @@ CONNECTION_REFUSED = warning(
     "%(client)s: refused, few descriptors are left; raise the limit of files",
 )
 CONNECTION_TOO_MANY = warning("connection_too_many", "%(client)s: refused, %(reason)s")
+CONNECTIONS_NOT_ACCEPTED = error(
+    "connections_not_accepted", "no connection can be accepted for a second: %(error)s"
+)
 CONNECTION_BROKEN = error("connection_broken", "requests of a connection cannot be handled")
 DISK_FULL = critical("disk_full", "%(problem)s, sends are refused; %(advice)s: %(error)s")
 DISK_HAS_ROOM = info("disk_has_room", "the disk has room again")
@@ -244,6 +245,11 @@ TLS_RELOADED = info("tls_reloaded", "%(path)s: new connections have this certifi
 TLS_NOT_RELOADED = warning(
     "tls_not_reloaded",
     "the changed certificate is not used, the one before it goes on: %(error)s",
+)
+TLS_UNVERIFIED = warning(
+    "tls_unverified",
+    "tls.client.authServer=false: every server is trusted, also one that pretends to be the name "
+    "server; use it for tests only",
 )
 TLS_CERTIFICATE_DOUBTFUL = warning(
     "tls_certificate_doubtful",

@@ -284,13 +284,16 @@ def _of_server(
 
 def _of_sockets(source: Source) -> tuple[Metric, ...]:
     """Return the metrics of the connections of a server."""
-    refused = "Connections refused since the start: too many, in all or of one address"
+    refused = (
+        "Connections refused since the start, by the limit: all, address (open ones), rate (new"
+        " ones of one address in a second)"
+    )
     outcomes = "TLS handshakes of this process: done, failed, given_up (too slow), plain (no TLS)"
     expiry = (
         "When the certificate of this process expires, as a Unix time; 0: there is no valid one"
     )
     return (
-        _of_server(source, "refused_connections_total", refused, "counter"),
+        _of_server(source, "refused_connections_total", refused, "counter", labels=("limit",)),
         _of_server(source, "tls_handshakes_total", outcomes, "counter", labels=("outcome",)),
         _of_server(source, "tls_certificate_expiry_seconds", expiry, unit="seconds"),
     )
@@ -308,11 +311,24 @@ _BROKER = (
     _of_broker("refused_sends_total", "Sends refused since the start: disk or flow", "counter"),
     _of_broker(
         "quota_refusals_total",
-        "Requests refused since the start by quotas: sends to a topic, pulls of a group",
+        "Requests refused since the start by quotas: of a topic, of a group, of a user",
+        "counter",
+        labels=("of",),
+    ),
+    _of_broker(
+        "refused_creations_total",
+        "Requests refused since the start that would create a topic or a group: too many, in all or"
+        " of one user",
         "counter",
         labels=("of",),
     ),
     _of_broker("refused_access_total", "Requests refused by access control", "counter"),
+    _of_broker("refused_pulls_total", "Pulls refused since the start: too many wait", "counter"),
+    _of_broker(
+        "refused_timed_messages_total",
+        "Timed messages refused since the start: too many wait for their time",
+        "counter",
+    ),
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),
@@ -338,6 +354,14 @@ _BROKER = (
 _NAME_SERVER = (
     *_of_sockets("name server"),
     _of_name_server("brokers", "Registered brokers"),
+    _of_name_server(
+        "refused_registrations_total",
+        "Registrations refused since the start: no room for the broker or its topics, or no rights",
+        "counter",
+    ),
+    _of_name_server(
+        "refused_access_total", "Requests refused by access control since the start", "counter"
+    ),
     _of_name_server("topics", "Registered topics; one at several brokers counts for each"),
     _of_name_server("connections", "Open connections of brokers, clients and tools"),
     _of_name_server(

@@ -14,7 +14,7 @@ from os import strerror
 from random import Random
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.disk import path_inside
+from reliable_mq.broker_core.store.disk import FileText, path_inside
 from reliable_mq.errors import StoreError
 
 SECTOR = 512
@@ -320,8 +320,9 @@ class MemoryDisk:
         content = self._contents.get(path)
         return bytes(content.seen).decode() if content else self._texts.get(path, "")
 
-    def write_text(self, path: str, text: str) -> None:
+    def write_text(self, path: str, text: FileText) -> None:
         """Replace the text of a file, durably and whole."""
+        text = str(text)
         self.operate(Operation("text", path_inside(path), 0, len(text)))
         self._contents.pop(path, None)
         self._texts[path] = text

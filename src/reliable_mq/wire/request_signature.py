@@ -2,11 +2,13 @@
 
     field AccessKey    the user's name
     field Signature    HMAC-SHA1 of the content, in base64
-    content            the values of all other fields, in the order of their names, then the body
+    content            the values of all other fields, in the order of their names, then the body,
+                       one after another without marks between them
 
 Receives fields, a body and a secret. Returns the signature. Does not know users.
-The code, the opaque and the flag of a command are not part of the content, and no time is: a
-captured request can be sent again, also with another code. Only TLS prevents that.
+The code, the opaque and the flag of a command are not part of the content, nor are a time and the
+names of fields: a captured request can be sent again, also with another code, or with the same
+characters in other fields. Only TLS prevents that.
 Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`,
 `DefaultAuthenticationContextBuilder`.
 """
@@ -14,7 +16,6 @@ Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`,
 import hmac
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from operator import itemgetter
 from typing import cast
 
@@ -27,8 +28,11 @@ SIGNATURE = "Signature"
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _LAST_WITHOUT_FLAG = 399  # MQVersion.V4_9_3: such clients add the flag after they have signed
 _KNOWN_SHAPES = 512  # sets of names whose order is kept; real clients use about a hundred
+_SHAPE_SIZE_MAX = 1_024  # characters of the names of a set that is kept
 
 _Values = Callable[[Mapping[str, str]], tuple[str, ...]]
+
+_known: dict[tuple[tuple[str, ...], bool], _Values] = {}
 
 
 class RequestSigner:
@@ -58,9 +62,23 @@ class RequestSigner:
         return b2a_base64(made.digest(), newline=False)
 
 
-@lru_cache(_KNOWN_SHAPES)
 def _values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:
-    """Return a function that takes the signed values from fields with these names, in order."""
+    """Return a function that takes the signed values from fields with these names, in order.
+
+    It is kept, unless the names are longer than those of any real request: a sender chooses them
+    before it has proved who it is.
+    """
+    found = _known.get((names, is_without_flag))
+    if found is None:
+        found = _made_values_of(names, is_without_flag)
+        if sum(map(len, names)) <= _SHAPE_SIZE_MAX:
+            if len(_known) >= _KNOWN_SHAPES:
+                _known.clear()
+            _known[names, is_without_flag] = found
+    return found
+
+
+def _made_values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:
     left_out = {SIGNATURE, _UNIQUE_KEY_QUERY} if is_without_flag else {SIGNATURE}
     # Java compares UTF-16 units.
     kept = sorted(

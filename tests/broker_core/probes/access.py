@@ -161,11 +161,7 @@ USERS = [
     _root("a user with a blank name", Ask.AUTH_CREATE_USER, *_user(" ", password="pw")),
     _root("a user without a secret", Ask.AUTH_CREATE_USER, *_user("bob")),
     _root("a user with a blank secret", Ask.AUTH_CREATE_USER, *_user("bob", password=" ")),
-    _root(
-        "a user of no type",
-        Ask.AUTH_CREATE_USER,
-        *_user("odd name: ä", password="pw", userType="x", userStatus="y"),
-    ),
+    _root("a user with an odd name", Ask.AUTH_CREATE_USER, *_user("odd name: ä", password="pw")),
     _root("a user without a body", Ask.AUTH_CREATE_USER, {"username": "bob"}, is_bug_there=True),
     *_shown(1),
     _root("shows joe", Ask.AUTH_GET_USER, {"username": "joe"}, shows_body=True),
@@ -178,9 +174,7 @@ USERS = [
     _root("changes ann's secret", Ask.AUTH_UPDATE_USER, *_user("ann", password="new")),
     _root("changes ann's type", Ask.AUTH_UPDATE_USER, *_user("ann", userType="Normal")),
     _root("changes ann's status", Ask.AUTH_UPDATE_USER, *_user("ann", userStatus="disable")),
-    _root(
-        "changes ann to nothing", Ask.AUTH_UPDATE_USER, *_user("ann", userType="x", password=" ")
-    ),
+    _root("changes ann's secret to nothing", Ask.AUTH_UPDATE_USER, *_user("ann", password=" ")),
     *_shown(2),
     _by("ann", "is disabled", Ask.GET_ALL_PRODUCER_INFO, {}, is_bug_there=True),
     _root("deletes nobody", Ask.AUTH_DELETE_USER, {"username": "nobody"}),
@@ -306,7 +300,9 @@ ADMINISTRATORS = [
     _by("joe", "deletes a user", Ask.AUTH_DELETE_USER, {"username": "kim"}),
     *_shown(9),
 ]
+_TYPO = "Apache takes a word that it does not know as none"
 DIFFERENT = [
+    _root("misspells", Ask.AUTH_UPDATE_USER, *_user("joe", userStatus="disabled"), differs=_TYPO),
     _root("makes eve", Ask.AUTH_CREATE_USER, *_user("eve", password=secret_of("eve"))),
     _root(
         "one topic and one group for eve",

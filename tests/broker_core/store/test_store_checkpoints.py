@@ -14,6 +14,7 @@ from tests.broker_core.store.test_message_store import (
 )
 
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint
+from reliable_mq.broker_core.store.disk import FileText
 from reliable_mq.broker_core.store.message_store import ABORT_PATH
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -108,7 +109,7 @@ class NotelessDisk(MemoryDisk):
 
     text_error = 0
 
-    def write_text(self, path: str, text: str) -> None:
+    def write_text(self, path: str, text: FileText) -> None:
         if self.text_error:
             raise OSError(self.text_error, "no", path)
         super().write_text(path, text)

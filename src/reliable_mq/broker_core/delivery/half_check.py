@@ -8,9 +8,15 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
 """
 
+from functools import partial
+
 import msgspec
 
+from reliable_mq.access.policies import Action
+from reliable_mq.access.resources import Resource, topic_resource
+from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.names import HALF_TOPIC
+from reliable_mq.broker_core.needed_topics import ensure_given_up_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
@@ -178,7 +184,7 @@ def _noted(half: Record, properties: dict[str, str]) -> bytes:
 
 def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None:
     given_up = StoredMessage(
-        topic=state.ensure_given_up_topic(now_ms).topic_name,
+        topic=ensure_given_up_topic(state, now_ms).topic_name,
         queue_id=0,
         body=half.body,
         properties=half.properties,
@@ -194,8 +200,13 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
 
 
 def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: AppendResult) -> None:
-    """Send a check-back when the copy is stored, because the answer will name the copy."""
-    producer = state.clients.next_producer(properties.get(PRODUCER_GROUP, ""))
+    """Send a check-back when the copy is stored, because the answer will name the copy.
+
+    It has the message. So with access control, only a producer that may send to the topic gets it:
+    everybody may claim to be of any producer group.
+    """
+    may = partial(_may_send, state, topic_resource(properties.get(REAL_TOPIC, "")))
+    producer = state.clients.next_producer(properties.get(PRODUCER_GROUP, ""), may)
     if producer is None:
         return
     message_id = properties.get(UNIQ_KEY)
@@ -220,3 +231,8 @@ def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Ap
     body = encode_record(asked)
     question = request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
     state.reply_when_stored(producer, place.end, encode_command(question))
+
+
+def _may_send(state: BrokerState, topic: Resource, member: RegisteredMember) -> bool:
+    guard = state.guard
+    return guard is None or guard.may(member.user, topic, (Action.PUB,), member.address)

@@ -16,6 +16,11 @@ import msgspec
 
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import (
+    WAITING_PULLS_OF_CONNECTION_MAX,
+    WAITING_PULLS_SIZE_MAX,
+    WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
+)
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 
@@ -37,9 +42,9 @@ BYTES_FOR_COST = 1024
 class PullLimits(msgspec.Struct, frozen=True):
     """Limits of waiting pulls: their number per connection, and their memory in bytes."""
 
-    count_of_one: int = 10_000
-    size_of_one: int = 32 * 1024 * 1024
-    size_of_all: int = 256 * 1024 * 1024
+    count_of_one: int = WAITING_PULLS_OF_CONNECTION_MAX
+    size_of_one: int = WAITING_PULLS_SIZE_OF_CONNECTION_MAX
+    size_of_all: int = WAITING_PULLS_SIZE_MAX
 
 
 class WaitingPull(msgspec.Struct, eq=False):
@@ -47,8 +52,9 @@ class WaitingPull(msgspec.Struct, eq=False):
 
     `deadline_ms` is its deadline. `wanted` says which messages may answer it: tag hashes, a filter,
     or None for every message. With a filter, `judged` is the first queue offset that the filter has
-    not seen. `hold` sets `number`. `size` is its memory in bytes. `cost` is the work to end it,
-    without its reply, in microseconds: each tag entry is removed. It waits under its `keys`.
+    not seen. `user` has signed it; "": nobody. `hold` sets `number`. `size` is its memory in bytes.
+    `cost` is the work to end it, without its reply, in microseconds: each tag entry is removed. It
+    waits under its `keys`.
     """
 
     connection: int
@@ -59,6 +65,7 @@ class WaitingPull(msgspec.Struct, eq=False):
     wanted: Wanted
     judged: int = 0
     number: int = 0
+    user: str = ""
 
     size: int = 0
     cost: int = 0
@@ -83,11 +90,12 @@ class WaitingPulls:
     """The waiting pulls: by number, by queue and tag, by connection, by deadline.
 
     Args:
-        limits: how many may wait, and their memory.
+        limits: how many may wait, and their memory; they may change, and a lower one ends no pull.
     """
 
     def __init__(self, limits: PullLimits | None = None) -> None:
-        self._limits = limits or PullLimits()
+        self.limits = limits or PullLimits()
+        self.refused = 0  # pulls since the start, because too many waited
         self._size = 0
         self._sizes: dict[int, int] = {}  # by connection
         self.ready: deque[dict[int, None]] = deque()  # numbers; some may not wait any more
@@ -115,7 +123,7 @@ class WaitingPulls:
 
     def has_room(self, pull: WaitingPull) -> bool:
         """Whether one more pull may wait within the limits."""
-        limits, connection = self._limits, pull.connection
+        limits, connection = self.limits, pull.connection
         return (
             len(self._by_connection.get(connection, ())) < limits.count_of_one
             and self._sizes.get(connection, 0) + pull.size <= limits.size_of_one

@@ -73,6 +73,7 @@ class Timers:
         self._roll_slots = roll_slots
         self._recalls_within_topic = recalls_within_topic
         self.counts = TopicCounts(OF_TIMERS)
+        self.refused = 0  # messages since the start, because too many waited
         self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
         self._due: list[int] = []  # a heap of the keys of the buckets
         self._loaded_ms = 0  # all slots before this time are in the buckets

@@ -141,7 +141,11 @@ def _named_user(request: Request) -> str:
 def _change_in(request: Request) -> UserChange:
     body = request.command.body
     try:
-        return user_change_of(read_json(body) if body else None)
+        row = read_json(body) if body else None
+    except ValueError:  # its text shows a part of the body, perhaps the secret
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body of user is no JSON") from None
+    try:
+        return user_change_of(row)
     except AccessRefused as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

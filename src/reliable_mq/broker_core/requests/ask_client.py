@@ -15,7 +15,9 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.request_signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
+_OF_SENDER = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 _VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients do not support these requests
 
 
@@ -47,7 +49,10 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
 def _forward(
     state: BrokerState, asked: Request, ext: dict[str, str], body: bytes
 ) -> Command | None:
-    """Forward the request to the consumer that it names; reply when the consumer has answered."""
+    """Forward the request to the consumer that it names; reply when the consumer has answered.
+
+    The consumer does not get the signature: it could send it again as a request with another code.
+    """
     group, client_id = ext.get("consumerGroup", ""), ext.get("clientId", "")
     member = _member(state, group, client_id)
     if member is None:
@@ -60,7 +65,8 @@ def _forward(
             f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please "
             "upgrade it to V3_1_8_SNAPSHOT",
         )
-    passed = request(asked.command.code, ext, body)
+    passed_on = {name: value for name, value in ext.items() if name not in _OF_SENDER}
+    passed = request(asked.command.code, passed_on, body)
     answered = partial(_answer, state, asked, group, client_id)
     state.reply(
         member.connection, state.calls.begin(member.connection, passed, asked.now_ms, answered)

@@ -7,23 +7,28 @@ Every code of `HANDLERS` is in `AUDITED` or in `NOT_AUDITED`, never in both.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from reliable_mq.broker_core.audit import NOBODY
+from reliable_mq.access.guard import Guard
+from reliable_mq.access.users import NOBODY, AccessRefused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.peer_texts import read_json, read_properties
+from reliable_mq.wire.request_signature import ACCESS_KEY
 
-ACCESS_KEY = "AccessKey"  # the field of a signed request with the name of its user
 _NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
-_HIDDEN = "***"
-_SECRET = re.compile("password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE)
+_STRANGERS_BODY_SIZE_MAX = 16_384  # bytes
+HIDDEN = "***"
+SECRET_NAME = re.compile(
+    "password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE
+)
 
 Names = Mapping[str, Any]
 
@@ -56,11 +61,12 @@ def _nothing(_command: Command) -> Names:
 
 
 def _row(**wanted: str) -> Callable[[Command], Names]:
-    """Return a function that reads names from the JSON object in the body."""
+    """Return a function that reads names from the JSON object in the body: its texts."""
 
     def names(command: Command) -> Names:
         row = read_json(command.body) if command.body else {}
-        return {name: row[field] for name, field in wanted.items() if field in row}
+        found = {name: row.get(field) for name, field in wanted.items()}
+        return {name: value for name, value in found.items() if isinstance(value, str)}
 
     return names
 
@@ -70,7 +76,8 @@ def _rows(name: str, table: str, field: str) -> Callable[[Command], Names]:
 
     def names(command: Command) -> Names:
         rows = read_json(command.body)[table]
-        found = [str(row[field]) for row in rows[:_NAMES_MAX]]
+        values = [row[field] for row in rows[:_NAMES_MAX]]
+        found = [value for value in values if isinstance(value, str)]
         return {name: found, "count": len(rows)} if len(rows) > _NAMES_MAX else {name: found}
 
     return names
@@ -119,7 +126,7 @@ def _settings(state: BrokerState, names: Names) -> object:
     """Return settings as the broker shows them, but no secret."""
     current = msgspec.to_builtins(state.config, enc_hook=str)
     return {
-        name: _HIDDEN if _SECRET.search(name) and current[name] else as_property(current[name])
+        name: HIDDEN if SECRET_NAME.search(name) and current[name] else as_property(current[name])
         for name in names["settings"]
         if name in current
     }
@@ -156,7 +163,7 @@ def _user(state: BrokerState, names: Names) -> object:
     user = table.users.get(names["user"]) if table is not None else None
     if user is None:
         return None
-    return {name: value for name, value in user.row().items() if not _SECRET.search(name)}
+    return {name: value for name, value in user.row().items() if not SECRET_NAME.search(name)}
 
 
 def _policies(state: BrokerState, names: Names) -> object:
@@ -248,13 +255,30 @@ class _PendingAct(NamedTuple):
 
 
 def begin(state: BrokerState, request: Request) -> _PendingAct | None:
-    """Look at what an audited request may change; None: it has no line."""
+    """Look at what an audited request may change; None: it has no line.
+
+    For strangers it reads no large body and looks at no values: they will be refused.
+    """
     entry = AUDITED[request.command.code]
+    names: Names | None = {}
+    is_stranger = state.guard is not None and not _is_allowed_in(state.guard, request.command)
+    size_max = _STRANGERS_BODY_SIZE_MAX if is_stranger else REQUEST_BODY_SIZE_MAX
     try:
-        names = entry.names(request.command)
+        if len(request.command.body) <= size_max:
+            names = entry.names(request.command)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        names = {}  # its handler refuses it
-    return None if names is None else _PendingAct(entry, names, _seen(state, entry, names))
+        pass  # its handler refuses it
+    if names is None:
+        return None
+    return _PendingAct(entry, names, None if is_stranger else _seen(state, entry, names))
+
+
+def _is_allowed_in(guard: Guard, command: Command) -> bool:
+    try:
+        guard.sender_of(command)
+    except AccessRefused:
+        return False
+    return True
 
 
 def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Command | None) -> None:
@@ -269,13 +293,30 @@ def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Comm
         address=request.connection.address,
         action=RequestCode(request.command.code).name,
         on=names,
-        seen=None if entry.look is None else (before, _seen(state, entry, names)),
+        seen=(before, _seen(state, entry, names)) if is_done and entry.look is not None else None,
         result=result,
         is_done=is_done,
         hides=entry.hides,
         why="" if is_done or answer is None else answer.remark or "",
         claims="" if request.user else request.command.ext_fields.get(ACCESS_KEY, ""),
     )
+
+
+def note_first_users(state: BrokerState, names: Sequence[str], now_ms: int) -> None:
+    """Add the lines of users that the broker made of its settings when it started."""
+    for name in names:
+        on = {"user": name}
+        state.audit.note(
+            now_ms=now_ms,
+            actor=NOBODY,
+            address="",
+            action=RequestCode.AUTH_CREATE_USER.name,
+            on=on,
+            seen=(None, _user(state, on)),
+            result=ResponseCode.SUCCESS.name,
+            is_done=True,
+            why="the broker's settings name this user",
+        )
 
 
 def _seen(state: BrokerState, entry: Audited, names: Names) -> object:

@@ -64,7 +64,7 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
         raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
     if state.topics.get(mode.topic) is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-    if state.find_group(mode.consumer_group, request.now_ms) is None:
+    if state.find_group(mode.consumer_group, request.now_ms, request.user) is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )

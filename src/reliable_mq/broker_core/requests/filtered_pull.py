@@ -28,7 +28,7 @@ log = limited_log(__name__)
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # the same limit as for a pull
 # Cost limits of one scan: filter parts to evaluate, and bytes of records to read.
-_PARTS_MAX = 50_000
+_PARTS_MAX = 10_000
 _RECORD_COST = 20  # microseconds per record; each part of the filter adds one
 _UNITS_FOR_COST = 3  # units that are compared by tag hash in one microsecond
 _READ_SIZE_MAX = 8 * 1024 * 1024

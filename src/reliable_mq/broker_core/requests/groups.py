@@ -9,7 +9,9 @@ import msgspec
 
 from reliable_mq.broker_core.clients import ConsumerData, RegisteredMember, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.json_rows import plain_json
 from reliable_mq.broker_core.names import group_fault
+from reliable_mq.broker_core.needed_topics import ensure_retry_topic
 from reliable_mq.broker_core.requests.connections import connection_of
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
 from reliable_mq.broker_core.requests.group_attributes import altered
@@ -74,7 +76,9 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         command.version,
         request.now_ms,
         request.connection.address,
+        request.user,
     )
+    _refuse_foreign(state, member)
     producers = [producer.group_name for producer in beat.producers or ()]
     keeps = beat.fingerprint != 0 and beat.without_subscriptions
     if not state.clients.has_room(
@@ -83,7 +87,7 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
         raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
-        if _register_consumer(state, consumer, member, request.now_ms, keeps=keeps):
+        if _register_consumer(state, consumer, member, request, keeps=keeps):
             is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
             is_changed = is_changed or is_other
     for name in producers:
@@ -95,17 +99,26 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     return reply(command, ext=ext)
 
 
+def _refuse_foreign(state: BrokerState, member: RegisteredMember) -> None:
+    """Refuse a client id that a producer of another user has: it would get that one's replies."""
+    user = state.clients.user_of_producer(member.client_id)
+    if user is not None and user != member.user:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"the client id {member.client_id} is another user's"
+        )
+
+
 def _register_consumer(
     state: BrokerState,
     consumer: ConsumerData,
     member: RegisteredMember,
-    now_ms: int,
+    request: Request,
     *,
     keeps: bool,
 ) -> bool:
     """Note a consumer; return whether its group exists or could be created."""
-    name = consumer.group_name
-    group = state.find_group(name, now_ms)
+    name, now_ms = consumer.group_name, request.now_ms
+    group = state.find_group(name, now_ms, request.user)
     if group is None:
         return False
     if group.retry_queue_nums > 0:
@@ -120,7 +133,8 @@ def _ensure_retry_topic(
 ) -> None:
     """Create the group's retry topic if it is new; it is ordered if any subscribed topic is."""
     topics = [state.topics.get(item.topic) for item in consumer.subscription_data_set or ()]
-    state.ensure_retry_topic(
+    ensure_retry_topic(
+        state,
         consumer.group_name,
         queues,
         now_ms,
@@ -161,7 +175,7 @@ def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
     group = state.clients.consumer_group(name)
     if group is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-    return reply(request.command, body=fastjson.dumps({"consumerIdList": group.client_ids()}))
+    return reply(request.command, body=plain_json({"consumerIdList": group.client_ids()}).encode())
 
 
 def get_consumer_connection_list(state: BrokerState, request: Request) -> Command:
@@ -179,7 +193,7 @@ def get_consumer_connection_list(state: BrokerState, request: Request) -> Comman
         "messageModel": group.message_model,
         "subscriptionTable": msgspec.to_builtins(group.subscriptions),
     }
-    return reply(request.command, body=fastjson.dumps(body))
+    return reply(request.command, body=plain_json(body).encode())  # a group may have thousands
 
 
 def update_and_create_subscription_group(state: BrokerState, request: Request) -> None:
@@ -190,7 +204,9 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
         state.pressure.check_tables()
         if not state.groups.has_room(group):
             raise table_full("groups")
+        new = state.creators.refuse("group", [group.group_name], request.user, state.config)
         state.groups.set_group(group, request.now_ms)
+        state.creators.note("group", new, request.user)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
@@ -208,8 +224,11 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     state.pressure.check_tables()
     if not all(map(state.groups.has_room, groups)):
         raise table_full("groups")
+    names = [group.group_name for group in groups]
+    new = state.creators.refuse("group", names, request.user, state.config)
     for group in groups:
         state.groups.set_group(group, request.now_ms)
+    state.creators.note("group", new, request.user)
     state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
@@ -243,6 +262,7 @@ def delete_subscription_group(state: BrokerState, request: Request) -> None:
     state.pressure.check_tables()
     if state.groups.remove(header.group_name, request.now_ms):
         state.groups_changed()
+    state.creators.forget("group", header.group_name)
     state.statistics.forget_group(header.group_name)
     forget_modes(state, group=header.group_name)
     if header.clean_offset:

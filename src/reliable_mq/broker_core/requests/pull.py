@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from operator import lt
 from typing import NamedTuple
 
+from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
@@ -73,17 +74,21 @@ def pull_message(state: BrokerState, request: Request) -> None:
     command = request.command
     header = command.pull_header or PullMessageHeader.decode(command.ext_fields)
     name = header.consumer_group
-    if state.quotas.groups is not None and name in state.groups.by_name:
-        state.quotas.groups.take(name, 0, 0, request.now_ms)
-    group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms)
+    if state.quotas.limit_pulls:
+        known = name if name in state.groups.by_name else ""
+        state.quotas.take_pull(known, request.user, request.now_ms)
+    group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms, request.user)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
     waiting: WaitingPull | None = None
     if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
         waiting = _waiting(state, request, header, wanted, found.next_offset)
         if not state.pulls.has_room(waiting):
+            state.pulls.refused += 1
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
-    _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
+    _note_progress(
+        state, header, found, request.user, commits=bool(header.sys_flag & COMMIT_OFFSET)
+    )
     if command.flag & ONE_WAY_FLAG:
         return
     if waiting:
@@ -117,14 +122,33 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, in
     """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
+        _refuse_revoked(state, pull)
         group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
         return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
     found = _find(state, header, wanted)
-    _note_progress(state, header, found, commits=False)
+    _note_progress(state, header, found, pull.user, commits=False)
     looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
     return _answer(state, pull.command, header, found, topic, group), looked_at
+
+
+def _refuse_revoked(state: BrokerState, pull: WaitingPull) -> None:
+    """Refuse a pull if its user may not pull any more.
+
+    Raises:
+        RequestRefused: the user or a policy was changed while the pull waited.
+    """
+    if state.guard is None:
+        return
+    header = pull.header
+    names = {"topic": header.topic, "consumerGroup": header.consumer_group}
+    try:
+        state.guard.check_again(
+            pull.user, Command(pull.command.code, ext_fields=names), pull.address
+        )
+    except AccessRefused as error:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
 
 
 def _allowed(
@@ -421,7 +445,7 @@ def _more_units(
 
 
 def _note_progress(
-    state: BrokerState, header: PullMessageHeader, found: _Found, *, commits: bool
+    state: BrokerState, header: PullMessageHeader, found: _Found, user: str, *, commits: bool
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     pulled = state.offsets.pulls.get((topic, group))
@@ -430,8 +454,8 @@ def _note_progress(
     else:
         state.offsets.note_pull(group, topic, queue_id, found.next_offset)
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
-    if state.quotas.groups is not None:
-        state.quotas.groups.charge(group, found.messages, len(found.body))
+    if state.quotas.limit_pulls:
+        state.quotas.charge_pull(group, user, found.messages, len(found.body))
     if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
     if state.offsets.may_commit(group, topic, (queue_id,)):
@@ -459,6 +483,7 @@ def _waiting(
         request.now_ms + wait_ms,
         wanted,
         next_offset,
+        user=request.user,
     )
 
 

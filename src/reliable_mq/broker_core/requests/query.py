@@ -11,14 +11,13 @@ from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_index import MessageIndex
 from reliable_mq.broker_core.store.unit_reading import read_listed
-from reliable_mq.limits import FRAME_SIZE_MAX, RECORD_SIZE_MAX
+from reliable_mq.limits import QUERY_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import QueryMessageHeader
 
 _WAITING_MAX = 1_000  # queries that wait for the index
 _LOOKS_MAX = 3  # attempts, as Apache does; each looks before the records of the last one
-_BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # clients cannot read a larger frame
 
 
 def view_message_by_id(state: BrokerState, request: Request) -> Command:
@@ -104,7 +103,7 @@ def _search(
 
 
 def _bodies(state: BrokerState, offsets: list[int], topic: str) -> bytes:
-    """Return the records one after another; if they do not fit into a frame, the newest ones.
+    """Return the records one after another; beyond QUERY_SIZE_MAX bytes, the newest ones.
 
     The index knows hashes, which a sender can choose. So with access control, records of other
     topics than `topic` are left out; "": no access control, as Apache.
@@ -118,7 +117,7 @@ def _bodies(state: BrokerState, offsets: list[int], topic: str) -> bytes:
             continue
         if not is_deleted(record.topic, record.queue_id, offset):
             total += record.size
-            if total > _BODY_SIZE_MAX and parts:
+            if total > QUERY_SIZE_MAX and parts:
                 break
             parts.append(log.read(offset, record.size))
     return b"".join(reversed(parts))

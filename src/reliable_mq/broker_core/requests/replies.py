@@ -9,7 +9,8 @@ Source: Apache RocketMQ `ReplyMessageProcessor`.
 from functools import partial
 
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
-from reliable_mq.broker_core.requests.send import any_queue, topic_for
+from reliable_mq.broker_core.requests.send import any_queue
+from reliable_mq.broker_core.requests.topic_of_send import topic_for
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.disk import is_out_of_room
@@ -42,7 +43,7 @@ def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
     is_v1 = command.code == RequestCode.SEND_REPLY_MESSAGE
     header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
     properties = (header.properties or "").encode()
-    topic = topic_for(state, header, asked.now_ms)
+    topic = topic_for(state, header, asked)
     if header.queue_id >= topic.queue_count:
         raise no_such_queue(header.queue_id, topic, asked.connection.address)
     if len(command.body) > state.config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:

@@ -5,7 +5,9 @@ settled. If the half is still pending, its copy replaces it, so that no transact
 Source: Apache RocketMQ `AdminBrokerProcessor.resumeCheckHalfMessage`.
 """
 
+from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
@@ -23,6 +25,8 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
     """RESUME_CHECK_HALF_MESSAGE: check-backs of the half begin again, with all attempts."""
     header = ResumeHalfHeader.decode(request.command.ext_fields)
     half = _half(state, header.msg_id)
+    if request.command.ext_fields.get("topic", "").strip():  # else the sender may change everything
+        refuse_hidden(state, request, half, Action.UPDATE)
     if state.pressure.is_disk_full:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     copy = StoredMessage(

@@ -11,19 +11,15 @@ from itertools import repeat
 
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
-    RETRY_PREFIX,
     TIMER_TOPIC,
     dead_letter_topic,
     is_retry_topic,
     is_send_forbidden,
-    topic_fault,
 )
 from reliable_mq.broker_core.requests.message_type import check_message_type
 from reliable_mq.broker_core.requests.refusal import (
     RequestRefused,
-    no_such_group,
     no_such_queue,
-    no_such_topic,
     too_large,
 )
 from reliable_mq.broker_core.requests.timed import (
@@ -32,6 +28,7 @@ from reliable_mq.broker_core.requests.timed import (
     put_into_wheel,
     recall_handle,
 )
+from reliable_mq.broker_core.requests.topic_of_send import topic_for
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import AppendResult, Lane, StoredMessage
@@ -76,13 +73,14 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     if header is None:
         is_v1 = command.code == RequestCode.SEND_MESSAGE
         header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
-    if state.quotas.topics is not None and header.topic in state.topics.by_name:
-        state.quotas.topics.take(header.topic, 1, len(command.body), request.now_ms)
+    if state.quotas.limit_sends:
+        known = header.topic if header.topic in state.topics.by_name else ""
+        state.quotas.take_send(known, request.user, len(command.body), request.now_ms)
     is_batch = header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     properties = (header.properties or "").encode()
     if not is_batch and _send_plain(state, request, header, properties):
         return None
-    topic = topic_for(state, header, request.now_ms)
+    topic = topic_for(state, header, request)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
     queue_id = message.queue_id
@@ -91,8 +89,8 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
         _check_batch(state, header, command.body)
         place, offsets = _append_batch(state, message, command.body, request.now_ms)
         state.statistics.batched(message.topic, len(offsets))
-        if state.quotas.topics is not None:
-            state.quotas.topics.charge(header.topic, len(offsets) - 1, 0)
+        if state.quotas.limit_sends:
+            state.quotas.charge_send(header.topic, request.user, len(offsets) - 1)
     elif _PREPARED in properties and _send_half(state, request, topic, message, properties):
         return None
     else:
@@ -168,63 +166,6 @@ def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
         return None
     lane = state.topics.plain_lanes[name, queue_id] = state.store.appender.lane(name, queue_id)
     return lane
-
-
-def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
-    """Return the topic to store in: an existing one, a new one, or the group's dead letters.
-
-    Raises:
-        RequestRefused: when clients may not send there, or the topic does not exist.
-    """
-    name = header.topic
-    topic = state.topics.get(name)
-    if topic is not None and name[0] != "%" and not is_send_forbidden(name):
-        return topic
-    fault = topic_fault(name)
-    if fault:
-        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
-    if is_send_forbidden(name):
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
-        )
-    if is_retry_topic(name):
-        return _retry_topic(state, header, now_ms)
-    topic = _made(state, header, now_ms)
-    if topic is None:
-        raise no_such_topic(name)
-    return topic
-
-
-def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
-    """Return the topic for a retry that a consumer sends itself.
-
-    A group that holds queue locks consumes in order. Its clients count attempts themselves, and
-    send a message only when they give it up.
-    """
-    group_name = header.topic.removeprefix(RETRY_PREFIX)
-    group = state.find_group(group_name, now_ms)
-    if group is None:
-        raise no_such_group(group_name)
-    attempts_max = header.max_reconsume_times
-    if attempts_max is None:
-        attempts_max = group.retry_max_times
-    is_dead = (header.reconsume_times or 0) > attempts_max
-    if is_dead or state.locks.is_any_live(group_name, now_ms):
-        return state.ensure_dead_letter_topic(group_name, now_ms)
-    return _made(state, header, now_ms) or state.ensure_retry_topic(group_name, 1, now_ms)
-
-
-def _made(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig | None:
-    """Return the topic of a send; create it from the template in the header if it is missing."""
-    name = header.topic
-    topic = state.topics.get(name)
-    if topic is None:
-        topic = state.topics.create_from_default(
-            name, header.default_topic, header.default_topic_queue_nums, now_ms
-        )
-        if topic is not None:
-            state.topics_changed([name])
-    return topic
 
 
 def _check(

@@ -7,6 +7,7 @@ from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.dispatch import is_queued
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.needed_topics import ensure_dead_letter_topic, ensure_retry_topic
 from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -36,7 +37,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     """CONSUMER_SEND_MSG_BACK."""
     command = request.command
     header = SendBackHeader.decode(command.ext_fields)
-    group = state.find_group(header.group, request.now_ms)
+    group = state.find_group(header.group, request.now_ms, request.user)
     if group is None:
         raise no_such_group(header.group)
     if group.retry_queue_nums <= 0:
@@ -51,14 +52,14 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full"
         )
-    retry_topic = state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
+    retry_topic = ensure_retry_topic(state, header.group, group.retry_queue_nums, request.now_ms)
     if not retry_topic.perm & WRITE:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the topic[{retry_topic.topic_name}] sending message is forbidden",
         )
     if _is_dead(command, header, group, record):
-        dead = state.ensure_dead_letter_topic(header.group, request.now_ms)
+        dead = ensure_dead_letter_topic(state, header.group, request.now_ms)
         topic, queue_id, level = dead.topic_name, 0, 0
     else:
         topic, queue_id = retry_topic.topic_name, request.now_ms % group.retry_queue_nums

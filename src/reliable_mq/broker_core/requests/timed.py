@@ -51,7 +51,8 @@ def put_into_wheel(
     Its slot begins before its time, never at it, because a slot is delivered when it is over.
 
     Raises:
-        RequestRefused: when the time does not parse or is too far ahead, or when timers are off.
+        RequestRefused: when the time does not parse or is too far ahead, when timers are off, or
+            when too many messages wait.
         MessageRefused: when its properties cannot be stored.
     """
     if not state.config.timer_wheel:
@@ -70,6 +71,7 @@ def put_into_wheel(
         raise RequestRefused(
             ResponseCode.NO_PERMISSION, f"a message of topic[{message.topic}] cannot be timed."
         )
+    _refuse_too_many(state, properties)
     precision_ms = state.config.timer_precision_ms
     properties[TIMER_OUT_MS] = str((due_ms - 1) // precision_ms * precision_ms)
     properties[REAL_TOPIC] = message.topic
@@ -77,6 +79,18 @@ def put_into_wheel(
     if len(encode_properties(properties)) > PROPERTIES_SIZE_MAX - _NOTES_SIZE:
         raise too_large(state.config.message_size_max)
     message.topic, message.queue_id = TIMER_TOPIC, 0
+
+
+def _refuse_too_many(state: BrokerState, properties: Mapping[str, str]) -> None:
+    """Refuse a message while too many wait; a recall makes room, and is always accepted."""
+    timers, most = state.timers, state.config.timed_messages_max
+    if TIMER_DELETED_KEY not in properties and timers.counts.total + timers.not_taken_up >= most:
+        timers.refused += 1
+        raise RequestRefused(
+            ResponseCode.SYSTEM_BUSY,
+            f"[QUOTA]broker busy, {most} timed messages wait for their time (maxTimedMessages); "
+            "retry later",
+        )
 
 
 def _due_ms(state: BrokerState, properties: Mapping[str, str], now_ms: int) -> int:

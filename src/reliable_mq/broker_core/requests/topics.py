@@ -63,7 +63,9 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
     if topic != known:
         if not state.topics.has_room(topic):
             raise table_full("topics")
+        new = state.creators.refuse("topic", [topic.topic_name], request.user, state.config)
         state.put_topic(topic, request.now_ms)
+        state.creators.note("topic", new, request.user)
     state.reply_when_registered(request, reply(request.command))
     return None
 
@@ -97,9 +99,12 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
     state.pressure.check_tables()
     if not all(map(state.topics.has_room, topics)):
         raise table_full("topics")
+    names = [topic.topic_name for topic in topics]
+    new = state.creators.refuse("topic", names, request.user, state.config)
     for topic in topics:
         state.topics.set_topic(topic, request.now_ms)
-    state.topics_changed([topic.topic_name for topic in topics])
+    state.creators.note("topic", new, request.user)
+    state.topics_changed(names)
     state.reply_when_registered(request, reply(request.command))
 
 
@@ -187,6 +192,7 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
     state.pressure.check_tables()
     if state.topics.remove(name, request.now_ms):
         state.topics_changed()
+    state.creators.forget("topic", name)
     state.offsets.remove_topic(name)
     state.statistics.forget_topic(name)
     forget_modes(state, topic=name)

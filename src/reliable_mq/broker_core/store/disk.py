@@ -5,10 +5,44 @@ unsynced data. Paths are relative to the store's root, with forward slashes.
 """
 
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from reliable_mq.errors import StoreError
+
+_ROWS_AT_ONCE = 256
+
+
+class RowsText:
+    """The text of a file that is one large table; whoever writes it joins the rows, bit by bit.
+
+    To join 400,000 rows at once takes 60 ms, in which no other thread runs.
+
+    Args:
+        head: the text before the rows.
+        rows: the rows.
+        between: the text between two rows.
+        tail: the text behind the rows.
+    """
+
+    def __init__(self, head: str, rows: Sequence[str], between: str, tail: str) -> None:
+        self._head, self._rows, self._between, self._tail = head, rows, between, tail
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the pieces of the text."""
+        between = self._head
+        for at in range(0, len(self._rows), _ROWS_AT_ONCE):
+            yield between + self._between.join(self._rows[at : at + _ROWS_AT_ONCE])
+            between = self._between
+        yield self._tail if self._rows else self._head + self._tail
+
+    def __str__(self) -> str:
+        """Return the whole text."""
+        return "".join(self)
+
+
+FileText = str | RowsText
+"""What a file of text shall hold."""
 
 
 class DiskFile(Protocol):
@@ -138,7 +172,7 @@ class Disk(Protocol):
         """Return the text of a file; empty without the file."""
         ...
 
-    def write_text(self, path: str, text: str) -> None:
+    def write_text(self, path: str, text: FileText) -> None:
         """Replace the text of a file, durably and atomically."""
         ...
 

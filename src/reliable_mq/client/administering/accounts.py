@@ -1,9 +1,10 @@
-"""Users of brokers with access control, and their policies: lists them, and adds users.
+"""Users of brokers with access control, and their policies: lists and changes them.
 
 Source: Apache RocketMQ `UserInfo`, `AclInfo`.
 """
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from reliable_mq.client.flow import Flow
 from reliable_mq.decodable import decodable
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
+
+_KINDS = ("Custom", "Default")
 
 
 @decodable
@@ -54,6 +57,7 @@ class _User(msgspec.Struct, rename="camel"):
 @decodable
 class _Policy(msgspec.Struct):
     entries: list[PolicyLine] | None = None
+    kind: str = msgspec.field(name="policyType", default="Custom")
 
 
 @decodable
@@ -154,6 +158,44 @@ def add(
     return ClusterReply(sorted({*new, *bare} - failures.keys()), failures)
 
 
+def change(
+    cluster: AdminTarget,
+    username: str,
+    *,
+    secret: str = "",
+    is_enabled: bool | None = None,
+    is_super: bool | None = None,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[ClusterReply[list[str]]]:
+    """Change a user at all masters that have it; return where, by broker name.
+
+    Args:
+        cluster: the cluster to ask.
+        username: the user's name.
+        secret: its new secret; "": as it was.
+        is_enabled: whether it may do anything; None: as it was.
+        is_super: whether it may do everything; None: as it was.
+        only: names of brokers; empty: all.
+        dry_run: return where it would be done, but do nothing.
+
+    Raises:
+        NotFound: when no broker has the user.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
+    """
+    row = {"username": username}
+    if secret:
+        row["password"] = secret
+    if is_enabled is not None:
+        row["userStatus"] = "enable" if is_enabled else "disable"
+    if is_super is not None:
+        row["userType"] = "Super" if is_super else "Normal"
+    body = msgspec.json.encode(row)
+    update = request(RequestCode.AUTH_UPDATE_USER, {"username": username}, body)
+    return (yield from _change(cluster, username, update, only=only, dry_run=dry_run))
+
+
 def grant(
     cluster: AdminTarget,
     username: str,
@@ -180,6 +222,51 @@ def grant(
     body = msgspec.json.encode({**subject, "policies": list(policies)})
     put = request(RequestCode.AUTH_CREATE_ACL, subject, body)
     return (yield from _change(cluster, username, put, only=only, dry_run=dry_run))
+
+
+def revoke(
+    cluster: AdminTarget,
+    username: str,
+    resource: str,
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[ClusterReply[list[str]]]:
+    """Remove a user's policy on a resource at all masters that have it; return where.
+
+    Args:
+        cluster: the cluster to ask.
+        username: the user's name.
+        resource: the resource of the policy, such as "Topic:orders".
+        only: names of brokers; empty: all.
+        dry_run: return where it would be done, but do nothing.
+
+    Raises:
+        NotFound: when no broker has the policy.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when no broker does it.
+    """
+    subject = {"subject": f"User:{username}"}
+    brokers = yield from all_brokers(cluster, only)
+    get = request(RequestCode.AUTH_GET_ACL, subject)
+    kinds_on = partial(_kinds_on, resource)
+    answers = yield from ask_all(cluster, brokers, get, kinds_on, masters_only=True)
+    there = {name: kinds for name, kinds in answers.value.items() if kinds}
+    what = f"no broker has a policy of {username} on {resource}"
+    known = check_found(ClusterReply(there, answers.failures), what)
+    failures = dict(known.failures)
+    for kind in () if dry_run else _KINDS:
+        fields = {**subject, "resource": resource, "policyType": kind}
+        delete = request(RequestCode.AUTH_DELETE_ACL, fields)
+        having = [name for name, kinds in known.value.items() if kind in kinds]
+        done = yield from ask_each(
+            cluster, brokers, dict.fromkeys(having, delete), nothing, masters_only=True
+        )
+        failures |= done.failures
+    names = sorted(known.value.keys() - failures.keys())
+    if failures and not names:
+        raise first_failure(failures)
+    return ClusterReply(names, failures)
 
 
 def remove(
@@ -236,9 +323,18 @@ def _read_users(reply: Command) -> list[_User]:
 
 def _read_acls(reply: Command) -> dict[str, list[PolicyLine]]:
     acls = decoded(reply, list[_Acl], "the policies") if reply.body else []
-    return {
-        acl.subject.partition(":")[2]: [
-            line for policy in acl.policies or () for line in policy.entries or ()
-        ]
-        for acl in acls
-    }
+    return {acl.subject.partition(":")[2]: _lines(acl) for acl in acls}
+
+
+def _kinds_on(resource: str, reply: Command) -> list[str]:
+    """Return the types of a user's policies on a resource."""
+    acl = decoded(reply, _Acl, "the policies") if reply.body else _Acl(subject="")
+    return [
+        policy.kind
+        for policy in acl.policies or ()
+        if any(line.resource == resource for line in policy.entries or ())
+    ]
+
+
+def _lines(acl: _Acl) -> list[PolicyLine]:
+    return [line for policy in acl.policies or () for line in policy.entries or ()]

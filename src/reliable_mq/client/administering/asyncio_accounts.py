@@ -63,6 +63,42 @@ class AsyncAccounts:
         )
         return await self._engine.run(flow)
 
+    async def change(
+        self,
+        username: str,
+        *,
+        secret: str = "",
+        is_enabled: bool | None = None,
+        is_super: bool | None = None,
+        brokers: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> ClusterReply[list[str]]:
+        """Change a user at all masters that have it; return where, by broker name.
+
+        Args:
+            username: the user's name.
+            secret: its new secret; "": as it was.
+            is_enabled: whether it may do anything; None: as it was.
+            is_super: whether it may do everything; None: as it was.
+            brokers: names of brokers; empty: all.
+            dry_run: return where it would be done, but do nothing.
+
+        Raises:
+            NotFound: when no broker has the user.
+            NoRoute: when the name servers know no broker.
+            RemoteError, Unavailable, ProtocolError: when no broker does it.
+        """
+        flow = accounts.change(
+            self._cluster,
+            username,
+            secret=secret,
+            is_enabled=is_enabled,
+            is_super=is_super,
+            only=brokers,
+            dry_run=dry_run,
+        )
+        return await self._engine.run(flow)
+
     async def grant(
         self,
         username: str,
@@ -85,6 +121,30 @@ class AsyncAccounts:
             RemoteError, Unavailable, ProtocolError: when no broker does it.
         """
         flow = accounts.grant(self._cluster, username, policies, only=brokers, dry_run=dry_run)
+        return await self._engine.run(flow)
+
+    async def revoke(
+        self,
+        username: str,
+        resource: str,
+        *,
+        brokers: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> ClusterReply[list[str]]:
+        """Remove a user's policy on a resource at all masters that have it; return where.
+
+        Args:
+            username: the user's name.
+            resource: the resource of the policy, such as "Topic:orders".
+            brokers: names of brokers; empty: all.
+            dry_run: return where it would be done, but do nothing.
+
+        Raises:
+            NotFound: when no broker has the policy.
+            NoRoute: when the name servers know no broker.
+            RemoteError, Unavailable, ProtocolError: when no broker does it.
+        """
+        flow = accounts.revoke(self._cluster, username, resource, only=brokers, dry_run=dry_run)
         return await self._engine.run(flow)
 
     async def remove(

@@ -101,7 +101,9 @@ class Accounts(ThreadFace[AsyncAccounts]):
 
     all = waits(AsyncAccounts.all)
     add = waits(AsyncAccounts.add)
+    change = waits(AsyncAccounts.change)
     grant = waits(AsyncAccounts.grant)
+    revoke = waits(AsyncAccounts.revoke)
     remove = waits(AsyncAccounts.remove)
 
 

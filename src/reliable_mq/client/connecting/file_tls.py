@@ -1,9 +1,11 @@
 """Creates the TLS context of encrypted connections from PEM files."""
 
 import ssl
+from functools import partial
 
 from reliable_mq.client.connecting.security import TLS
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.fresh_context import FreshContext
 
 
 def ssl_context(tls: TLS) -> ssl.SSLContext:
@@ -26,6 +28,16 @@ def ssl_context(tls: TLS) -> ssl.SSLContext:
             files = tls.cert if not tls.key else f"{tls.cert} with key {tls.key}"
             raise ConfigurationError(f"tls: cert {files} cannot be used: {error}") from error
     return context
+
+
+def fresh_context(tls: TLS) -> FreshContext:
+    """Return what gives the context for each new connection; it follows changes of the files.
+
+    Raises:
+        ConfigurationError: as in `ssl_context`.
+    """
+    paths = [path for path in (tls.ca, tls.cert, tls.key) if path]
+    return FreshContext(partial(ssl_context, tls), paths)
 
 
 def _no_password() -> str:

@@ -1,0 +1,24 @@
+"""What the doctor advises when a broker with access control refuses it."""
+
+import pytest
+from tests.doctor.test_doctor import with_broker
+
+from reliable_mq.doctor.finding import CheckFindings
+from reliable_mq.doctor.redis_examination import CHECKS
+
+
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        ("code 16: User:a is disabled.", "reliable-mq access change USER --enable"),
+        ("code 16: User:a is not found.", "correct access_key (RELIABLE_MQ_ACCESS_KEY)"),
+        ("code 16: check signature failed.", "correct secret_key (RELIABLE_MQ_SECRET_KEY)"),
+        ("code 16: username cannot be null.", "set access_key and secret_key"),
+        ("gone", "look at its log"),
+    ],
+)
+def test_the_remedy_is_that_of_the_brokers_refusal(failure: str, remedy: str) -> None:
+    told = CheckFindings("broker")
+    CHECKS["broker"](with_broker(failure=failure), told)
+
+    assert remedy in told.findings[0].remedy
