@@ -1,13 +1,17 @@
 """A master and its slave over sockets: one log, one set of queues, and reads from both."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from tests.access.access_world import ON
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
+from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 
 
@@ -93,3 +97,25 @@ def test_a_synchronous_master_says_when_no_slave_has_the_message(tmp_path: Path)
                 assert again.status is SendStatus.SLAVE_NOT_AVAILABLE
 
     run_scene(scene())
+
+
+@pytest.mark.parametrize("allowed", ["", "10.0.0.0/8"])
+def test_with_access_control_only_slaves_at_allowed_addresses_get_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, allowed: str
+) -> None:
+    """This machine is allowed unless the setting says otherwise."""
+
+    async def scene() -> None:
+        own = {"haAllowedAddresses": allowed} if allowed else {}
+        async with serving(tmp_path / "master", **MASTER, **ON, **own) as master:
+            place = master._replication.master
+            assert place is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(encode_report(0))
+            given = await reader.read(1)
+            writer.close()
+        assert bool(given) != bool(allowed)
+
+    run_scene(scene())
+    told = [each for each in caplog.records if getattr(each, "event", "") == "slave_cut"]
+    assert bool(told) == bool(allowed)

@@ -6,6 +6,7 @@ cleanFileForciblyEnable is false: a full disk removes no message before its file
 Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
+import ipaddress
 import re
 from typing import Annotated
 
@@ -52,6 +53,7 @@ from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.record import address_of
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 ASYNC_MASTER = "ASYNC_MASTER"
@@ -92,6 +94,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: I32 = msgspec.field(default=0, name="brokerId")
     broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
     ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
+    ha_sources: str = msgspec.field(default="", name="haAllowedAddresses")
     ha_master: str = msgspec.field(default="", name="haMasterAddress")
     # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
     in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
@@ -257,6 +260,23 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
 
     @property
+    def slave_networks(self) -> tuple[Network, ...] | None:
+        """Where slaves may be; None: anywhere.
+
+        Slaves have no accounts. With access control they must be on this machine, or where
+        `haAllowedAddresses` says.
+
+        Raises:
+            ConfigurationError: when that is no list of networks.
+        """
+        if not self.ha_sources and not self.authenticates:
+            return None
+        try:
+            return parse_networks(self.ha_sources or "127.0.0.0/8,::1")
+        except ValueError as error:
+            raise ConfigurationError(f"haAllowedAddresses: {error}") from error
+
+    @property
     def ha_address(self) -> str:
         """The address for slaves, "host:port"; Apache's brokers announce one in any case."""
         port = self.ha_port if self.ha_port > 0 else self.listen_port + 1
@@ -315,6 +335,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def delays_ms(self) -> dict[int, int]:
         """The delay of each level, from level 1."""
         return parse_delay_levels(self.delay_levels)
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Return the networks of a list with commas: `10.0.0.7,10.1.0.0/16`.
+
+    Raises:
+        ValueError: when one of them is no address or network.
+    """
+    return tuple(ipaddress.ip_network(each.strip()) for each in text.split(",") if each.strip())
 
 
 def has_access_control(config: BrokerConfig) -> bool:

@@ -108,6 +108,7 @@ _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
+        "haAllowedAddresses",
         *("slaveTimeout", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
@@ -178,6 +179,7 @@ def _check_role(config: BrokerConfig) -> None:
             f"brokerId={config.broker_id}: a broker with brokerRole={config.broker_role} has "
             f"{needed}"
         )
+    _ = config.slave_networks  # it raises for what is wrong there
     try:
         is_place = not config.ha_master or host_and_port_of(config.ha_master).port
     except NotAPlace:

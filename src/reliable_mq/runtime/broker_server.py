@@ -123,20 +123,20 @@ class BrokerServer:
         try:
             await self._start()
         except StoreError as error:
-            await self._abandon()
+            await self._release()
             folder = str(self._options.store)
             if folder in str(error):
                 raise
             # The store names its files relative to the folder.
             raise type(error)(f"store {folder}: {error}") from error
         except OSError as error:
-            await self._abandon()
+            await self._release()
             if not is_out_of_room(error):
                 raise
             lack = lack_of(error)
             raise StoreError(f"store {self._options.store}: {lack.what}; {lack.advice}") from error
         except BaseException:
-            await self._abandon()
+            await self._release()
             raise
 
     async def _start(self) -> None:
@@ -176,7 +176,7 @@ class BrokerServer:
             sync_interval,
             self._stored,
             syncs,
-            lambda has_room: state.pressure.note_room(has_room=has_room),
+            self._note_room,
             self._saved,
             on_broken=self._on_broken,
         )
@@ -228,8 +228,8 @@ class BrokerServer:
         own = [measure_broker(self._core.state, self._listener, self._tls)]
         return own + (self._name_server.measure() if self._name_server else [])
 
-    async def _abandon(self) -> None:
-        """Release what a failed start has opened."""
+    async def _release(self) -> None:
+        """Release what the start has opened, also if it has failed."""
         self._tls.close()
         await self._listener.close()
         await self._replication.close()
@@ -300,11 +300,10 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
-        if len(replies) <= 1:
-            for connection_id, frame in replies:
-                connection = self._listener.connections.get(connection_id)
-                if connection is not None:
-                    connection.send([frame])
+        if len(replies) == 1:
+            ((connection_id, frame),) = replies
+            if (connection := self._listener.connections.get(connection_id)) is not None:
+                connection.send([frame])
             return
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
@@ -377,13 +376,8 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
-        if self._disk:
-            self._disk.close()
-        await self._replication.close()
         await self._registrar.close()
-        if self._name_server:
-            await self._name_server.close()
-        self._audit.close()
+        await self._release()
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""

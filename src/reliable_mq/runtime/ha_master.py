@@ -6,12 +6,15 @@ Source: Apache RocketMQ `DefaultHAService`, `DefaultHAConnection`.
 """
 
 import asyncio
+import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from reliable_mq.broker_core.config import Network
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
     TRANSFER_SIZE_MAX,
@@ -29,6 +32,7 @@ HEARTBEAT_SECONDS = 5.0
 SILENT_SECONDS = 20.0
 """A slave that reports nothing for so long is gone: `haHousekeepingInterval`."""
 _TEND_SECONDS = 1.0
+_CONNECTIONS_MAX = 100
 _TURN_SIZE = 1024 * 1024  # bytes that one slave gets in one turn of the loop
 _UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
 
@@ -37,10 +41,16 @@ class HaMaster:
     """Sends the log of this broker to its slaves.
 
     Args:
+        networks: where slaves may be; None: anywhere.
         on_report: called when a slave has reported more.
     """
 
-    def __init__(self, on_report: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[Network] | None = None,
+        on_report: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._networks = networks
         self.log: CommitLog
         self.on_report = on_report
         self.port = 0
@@ -107,9 +117,16 @@ class HaMaster:
         loop = asyncio.get_running_loop()
         self._beat = loop.call_later(_TEND_SECONDS, self._tend)
 
-    def opened(self, connection: "_SlaveConnection") -> None:
-        """Know a new connection."""
+    def opened(self, connection: "_SlaveConnection", ip: str) -> str:
+        """Know a new connection from an address. Return why it is refused; "": it is not."""
+        source = unmapped(ipaddress.ip_address(ip.partition("%")[0]))
+        networks = self._networks
+        if networks is not None and not any(source in network for network in networks):
+            return "with access control, slaves must be where haAllowedAddresses says"
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            return f"{_CONNECTIONS_MAX} slaves are connected"
         self._connections[connection] = None
+        return ""
 
     def lost(self, connection: "_SlaveConnection") -> None:
         """Forget a connection."""
@@ -143,9 +160,12 @@ class _SlaveConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_SIZE)
         peer = transport.get_extra_info("peername")
         self.state = SlaveState(address_of(*peer[:2]), heard=time.monotonic())
-        self._master.opened(self)
+        if refusal := self._master.opened(self, peer[0]):
+            self.close(refusal)
 
     def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
         try:
             report = self._reports.feed(data)
         except FrameError as error:
@@ -159,6 +179,8 @@ class _SlaveConnection(asyncio.Protocol):
             # An empty slave gets the whole log; Apache's master would send the newest file only.
             state.next = report or log_.start
             broker_events.SLAVE_FOLLOWS.log(log, slave=state.address, log_offset=state.next)
+            if state.next >= log_.written:
+                self.send(b"")  # it learns at once that it has everything
         state.acknowledged = report
         self._master.on_report()
         self.push()

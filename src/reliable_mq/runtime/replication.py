@@ -65,7 +65,7 @@ class Replication:
             AddressRefused: when the port is taken.
         """
         if config.ha_port >= 0:
-            self.master = HaMaster()
+            self.master = HaMaster(config.slave_networks)
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
         self._config = config
