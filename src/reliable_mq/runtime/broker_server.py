@@ -123,20 +123,20 @@ class BrokerServer:
         try:
             await self._start()
         except StoreError as error:
-            await self._release()
+            await self._abandon()
             folder = str(self._options.store)
             if folder in str(error):
                 raise
             # The store names its files relative to the folder.
             raise type(error)(f"store {folder}: {error}") from error
         except OSError as error:
-            await self._release()
+            await self._abandon()
             if not is_out_of_room(error):
                 raise
             lack = lack_of(error)
             raise StoreError(f"store {self._options.store}: {lack.what}; {lack.advice}") from error
         except BaseException:
-            await self._release()
+            await self._abandon()
             raise
 
     async def _start(self) -> None:
@@ -228,7 +228,7 @@ class BrokerServer:
         own = [measure_broker(self._core.state, self._listener, self._tls)]
         return own + (self._name_server.measure() if self._name_server else [])
 
-    async def _release(self) -> None:
+    async def _abandon(self) -> None:
         """Release what the start has opened, also if it has failed."""
         self._tls.close()
         await self._listener.close()
@@ -377,7 +377,7 @@ class BrokerServer:
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
         await self._registrar.close()
-        await self._release()
+        await self._abandon()
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""
