@@ -19,7 +19,7 @@ WORLD_PREFIXES = (
 
 VALUES = frozenset(
     {
-        *("decodable", "host_and_port", "line_limit", "message", "misspelt"),
+        *("command_words", "decodable", "host_and_port", "line_limit", "message", "misspelt"),
         *("errors", "limits", "plain_text"),
     }
     | {

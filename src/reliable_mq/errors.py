@@ -46,7 +46,13 @@ _QUERY_NOT_FOUND = 22
 
 
 def error_text(error: BaseException) -> str:
-    """Return the type and the text of an error, even if its text cannot be read."""
+    """Return the type and the text of an error, even if its text cannot be read.
+
+    An error of SQLAlchemy is that of the driver: its own text has the statement with its
+    parameters, and a link.
+    """
+    if type(error).__module__ == "sqlalchemy.exc":
+        error = getattr(error, "orig", None) or error
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything

@@ -146,8 +146,10 @@ def _is_within(value: int, low: int, high: int) -> bool:
 def _check_keys(keys: Sequence[str]) -> None:
     if isinstance(keys, str):  # a str is a sequence, too: each letter would become a key
         raise MessageRefused(f"keys is the text {keys!r:.100}: pass a tuple, ({keys!r:.100},)")
-    if any(" " in key for key in keys):
-        raise MessageRefused("a message key contains a space, which separates keys")
+    if spaced := [key for key in keys if " " in key]:
+        raise MessageRefused(
+            f"the message key {spaced[0]!r:.100} contains a space, which separates keys"
+        )
 
 
 def size_of(message: Message) -> int:

@@ -16,6 +16,14 @@ _DECORATORS = {
 }
 """How a decorator is written, by its name."""
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("retries", "max_retries", "attempts", "tries"), "max_attempts"),
+    **dict.fromkeys(("backoff", "retry_delay", "retry_delays"), "retry_waits"),
+    **dict.fromkeys(("timeout", "visibility_timeout"), "lease"),
+    **dict.fromkeys(("workers", "threads", "prefetch"), "concurrency"),
+}
+"""The words of other libraries for our parameters: no close match finds what they mean."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,6 +35,8 @@ class NameUnknown(UsageError, TypeError):
 def meant(name: str, known: Iterable[str]) -> str:
     """Return the end of an error's text: "; did you mean tag?", or all names that there are."""
     names = list(known)
+    if _OTHER_WORDS.get(name) in names:
+        return f"; did you mean {_OTHER_WORDS[name]}?"
     close = get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
 

@@ -29,8 +29,8 @@ from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import meant
-from reliable_mq.plain_text import a_kind
 from reliable_mq.renamed_settings import RenamedSettings
+from reliable_mq.setting_faults import fault_of, not_json
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
@@ -56,21 +56,10 @@ SECONDS_MAX = 3.2e9
 SECRETS_DIR_VARIABLE = "RELIABLE_MQ_SECRETS_DIR"
 """The variable that names a folder with a file for each setting that is not to be a variable."""
 
-_PREFIX = "RELIABLE_MQ_"
+VARIABLE_PREFIX = "RELIABLE_MQ_"
+"""Begins the names of variables."""
+
 _HIDDEN = str(SecretStr("hidden"))  # how pydantic shows every secret
-# pydantic's text, and that of `renamed_settings`
-_FIELD_OF_ERROR = re.compile(r'field "(\w+)"(?: \(now "(\w+)"\))?')
-_JSON_EXAMPLES = {"databases": '{"name": "URL"}', "client": '{"retries": 3}'}
-_EXAMPLES = {
-    "database": "a URL, such as 'postgresql+psycopg://user@host/name'",
-    "redis": "a URL, such as 'redis://host:6379'",
-    "broker": "one text, such as 'host:9876;host:9876'",
-    "retry_waits_seconds": "a tuple of seconds, such as (1, 5, 30)",
-    "resend_waits_seconds": "a tuple of seconds, such as (10, 60, 600)",
-    "databases": "a dict of URLs by name",
-}
-_WRONG_TYPES = ("_type", "_parsing")
-"""How pydantic's names for values of a wrong type end."""
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
 S = TypeVar("S", bound="ClusterSettings")
@@ -83,7 +72,7 @@ class ClusterSettings(RenamedSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+        env_prefix=VARIABLE_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
     )
     renamed_inside: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "client": old_names.CLIENT_SETTINGS
@@ -345,35 +334,9 @@ def _read(kind: type[S], given: Mapping[str, Any]) -> S:
     try:
         return kind(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        reason = str(first["msg"]).removeprefix("Value error, ")
-        reason = reason.replace("Input should be", "it must be")
-        if str(first["type"]).endswith(_WRONG_TYPES) and first["loc"]:
-            reason = _of_type(str(first["loc"][0]), reason, first["input"], len(first["loc"]) > 1)
-        raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
+        raise ConfigurationError(fault_of(error, given, kind.renamed, VARIABLE_PREFIX)) from error
     except ValueError as error:  # pydantic's SettingsError: a variable that has to be JSON
-        raise ConfigurationError(_not_json(str(error))) from error
-
-
-def _of_type(name: str, reason: str, given: object, is_part: bool) -> str:
-    """Return what a setting of a wrong type, or a part of it, must be. A value is not shown."""
-    wanted = reason.removeprefix("it must be ").partition(",")[0].replace("a valid ", "a ")
-    wanted = wanted.replace("a string", "a text").replace("a integer", "a whole number")
-    if name in _EXAMPLES:
-        wanted = f"{wanted} in {_EXAMPLES[name]}" if is_part else _EXAMPLES[name]
-    return f"it must be {wanted}, not {a_kind(given)}"
-
-
-def _not_json(says: str) -> str:
-    """Return pydantic's sentence about a variable that is not JSON in words for an operator."""
-    found = _FIELD_OF_ERROR.search(says)
-    if found is None:
-        return says
-    written, now = found[1], found[2] or found[1]
-    renamed = f" (now {_PREFIX}{now.upper()})" if now != written else ""
-    example = _JSON_EXAMPLES.get(now, "[1, 5]")
-    return f"{_PREFIX}{written.upper()}{renamed} is not JSON: write it like {example}"
+        raise ConfigurationError(not_json(str(error), VARIABLE_PREFIX)) from error
 
 
 def _meant(name: str) -> str:
@@ -389,12 +352,12 @@ def _closest(name: str) -> str | None:
 
 def _warn_unknown_variables() -> None:
     """Log variables that look like settings and are none: Kubernetes makes some of services."""
-    prefix, known = _PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
+    prefix, known = VARIABLE_PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
     for variable in EnvSettingsSource(Settings).env_vars:
         name = variable.removeprefix(prefix)
         if name == variable or name in known or variable == SECRETS_DIR_VARIABLE.lower():
             continue
         if close := _closest(name):
-            meant = f"{_PREFIX}{close.upper()}"
-            unknown = f"{_PREFIX}{name.upper()}"
+            meant = f"{VARIABLE_PREFIX}{close.upper()}"
+            unknown = f"{VARIABLE_PREFIX}{name.upper()}"
             application_events.SETTING_UNKNOWN.log(log, variable=unknown, meant=meant)

@@ -324,12 +324,13 @@ def test_an_application_that_cannot_be_loaded_is_named(path: str, says: str) -> 
 
 def test_required_groups_are_those_registered_and_those_named() -> None:
     mq = ReliableMQ("shop")
-    mq.topic("orders", groups=["audit"])
+    for groups in (["audit"], ["audit", "loyalty"], None):  # declarations add up
+        mq.topic("orders", groups=groups)
 
     @mq.consumer("orders", group="payments")
     def pay(order: dict[str, int]) -> None: ...
 
-    assert mq.groups_of("orders") == ("audit", "payments")
+    assert mq.groups_of("orders") == ("audit", "loyalty", "payments")
     assert mq.groups_of("elsewhere") == ()
 
 

@@ -282,7 +282,8 @@ def test_an_error_names_what_was_written_and_what_it_is_called_now(
 
     ((name, value),) = given.items()
     monkeypatch.setenv(f"RELIABLE_MQ_{name.upper()}", str(value))
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(says)}$"):
+    told = says.replace(f"setting {OLD}", f"RELIABLE_MQ_{OLD.upper()}")
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(told)}$"):
         ANY_APPLICATION("shop")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import prometheus_client
 import pytest
+from sqlalchemy.exc import IntegrityError
 from tests.app.lives import A
 
 from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
@@ -21,6 +22,7 @@ from reliable_mq.errors import (
     ConnectionLost,
     NotPermitted,
     UsageError,
+    error_text,
 )
 from reliable_mq.escalate.alerts import LogNotifier
 from reliable_mq.escalate.escalation import Digest, Escalation, EscalationKind
@@ -263,3 +265,18 @@ def test_the_prometheus_example_can_be_imported_by_any_number_of_processes(
 
 def test_a_reject_keeps_its_reason() -> None:
     assert Reject("no such customer").reason == "no such customer"
+
+
+def test_an_error_of_the_database_is_told_without_statement_parameters_and_link() -> None:
+    cause = ValueError("violates foreign key constraint")
+    error = IntegrityError("INSERT INTO t VALUES (:card)", {"card": "4111"}, cause)
+
+    assert error_text(error) == "ValueError: violates foreign key constraint"
+
+
+@pytest.mark.parametrize(("written", "meant"), [("retries", "max_attempts"), ("tpic", "topic")])
+def test_a_word_of_another_library_is_answered_with_ours(written: str, meant: str) -> None:
+    mq = ReliableMQ("shop", database="sqlite:///nowhere.db")
+
+    with pytest.raises(UsageError, match=f"has no '{written}'; did you mean {meant}\\?"):
+        mq.consumer("orders", group="payments", **{written: 3})  # type: ignore[call-overload]

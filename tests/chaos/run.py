@@ -20,7 +20,6 @@ STILL_SECONDS_MAX = 180.0
 """A system that has come no further for so long comes to no rest."""
 TICK_SECONDS = 0.05
 OUTAGE_SECONDS = 20.0
-SUPPRESSED = "suppressed duplicate"
 PROBE_SECONDS_MAX = 15.0
 """Within so long a probe opens a closed topic; see docs/reference/resend.md."""
 GRACE_SECONDS = 60.0
@@ -176,7 +175,7 @@ def run(
             waited,
             sent_after,
             drained,
-            stage.log_counts(SUPPRESSED),
+            stage.suppressed(),
             reconciled,
         )
 

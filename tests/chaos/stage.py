@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -33,6 +34,7 @@ PRODUCERS, WORKERS, SCHEDULERS = 2, 2, 2
 AGAIN_SECONDS = 0.5
 """What ended by itself is started again so long afterwards."""
 BROKER = "broker-0"
+_SUPPRESSED = re.compile(r"suppressed duplicate .*; (\d+) more since")
 STATEMENT = "processes that died at an SQL statement"
 
 
@@ -255,7 +257,10 @@ class Stage:
             for name in list(self.processes):
                 self._start(name)
 
-    def log_counts(self, text: str) -> int:
-        """Return how often a text stands in the logs of the workers."""
-        logs = self.directory.glob("worker-*.log")
-        return sum(log.read_text(errors="replace").count(text) for log in logs)
+    def suppressed(self) -> int:
+        """Return how many duplicates the workers have suppressed, by their logs; at least so many.
+
+        A line stands for itself, and for those of the minute before.
+        """
+        texts = (log.read_text(errors="replace") for log in self.directory.glob("worker-*.log"))
+        return sum(1 + int(more) for text in texts for more in _SUPPRESSED.findall(text))

@@ -150,3 +150,12 @@ def test_what_is_missing_is_one_line(call: Call, tmp_path: Path) -> None:
         assert (code, out) == (BAD_USAGE, "")
         assert says in err
     assert call("audit", "--store", str(tmp_path), "--since", "soon")[0] != DONE
+
+
+def test_the_verb_list_of_other_commands_may_be_written(call: Call, store: Path) -> None:
+    plain = call("audit", "--store", str(store), "--json")
+
+    assert call("audit", "list", "--store", str(store), "--json") == plain
+    code, _, err = call("audit", "shop:mq", "too_many")
+    assert code == BAD_USAGE
+    assert "'too_many' is one word too many" in err

@@ -94,7 +94,10 @@ def test_a_broker_says_where_it_is_and_stops_cleanly(start: Start, tmp_path: Pat
 
     assert broker.stop() == 0
     assert not (store / "abort").exists()
-    assert re.fullmatch(READY + "\n", broker.output(), re.MULTILINE), "one line, nothing else"
+    said = broker.output().splitlines()
+    assert len(said) == 2, "a line when it is ready, one when it has stopped"
+    assert re.fullmatch(READY, said[0])
+    assert said[1].endswith(f"INFO the broker at {address} has stopped [server_stopped]")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

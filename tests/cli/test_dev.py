@@ -273,7 +273,8 @@ def test_when_dev_is_killed_its_processes_and_servers_end(
     dev = Dev(project, "--also", "sh -c 'sleep 1000; true'")
     started.append(dev)
     dev.wait_for("is ready and consumes orders as payments")
-    assert len(processes_of(dev.mark)) >= 8
+    # dev, its guard, broker, worker, scheduler, sh, sleep; servers do not get our variables
+    assert len(processes_of(dev.mark)) >= 7
     addresses = (project / ".reliable-mq" / "env").read_text()
     (database,) = re.findall(r"127\.0\.0\.1:(\d+)/postgres", addresses)
 

@@ -11,11 +11,16 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _locked, _shown, is_test
+from reliable_mq.cli.dev import _locked, _shown
+from reliable_mq.cli.dev_changes import is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_options import given_ports
+from reliable_mq.cli.dev_probe import DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.cli.dev_servers import DevServers
 from reliable_mq.errors import UsageError
+from reliable_mq.testing.local_servers import free_port
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,55 @@ def test_a_folder_has_one_dev_until_the_guard_of_the_last_one_has_ended(tmp_path
         pass
     with _locked(tmp_path):
         pass
+
+
+class CountingGuard(DevGuard):
+    """A guard that knows how many processes it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def add(self, pid: int, stop_signal: signal.Signals = signal.SIGTERM) -> None:
+        self.count += 1
+        super().add(pid, stop_signal)
+
+
+def test_dev_starts_its_broker_once(tmp_path: Path) -> None:
+    """A second one would find the store locked; on a loaded machine it could be the first."""
+    needs = DevNeeds(
+        broker=True, database=False, redis=False, is_embedded=False, has_consumers=True
+    )
+    with CountingGuard() as guard:
+        servers = DevServers(tmp_path, {}, DevLog(), guard)
+        try:
+            servers.start_needed(needs)
+        finally:
+            servers.stop()
+
+        assert guard.count == 1
+        assert servers.addresses["RELIABLE_MQ_BROKER"]
+
+
+def test_a_server_at_a_fixed_port_is_started_though_the_application_has_an_address(
+    tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings of Django name a fixed port, and only this command has to be typed."""
+    port = free_port()
+    needs = DevNeeds(
+        broker=False, database=False, redis=False, is_embedded=False, has_consumers=True
+    )
+    servers = DevServers(tmp_path, {}, DevLog(), guard, {"valkey": port})
+    try:
+        servers.start_needed(needs)
+        with pytest.raises(DevFailed, match=f"valkey: port {port} is taken .*--valkey-port"):
+            DevServers(tmp_path, {}, DevLog(), guard, {"valkey": port}).start_needed(needs)
+    finally:
+        servers.stop()
+
+    assert servers.addresses == {"RELIABLE_MQ_REDIS": f"redis://127.0.0.1:{port}/0"}
+    with pytest.raises(UsageError, match="--postgres-port starts a server, and an option or"):
+        given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:

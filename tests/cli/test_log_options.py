@@ -71,6 +71,7 @@ def test_a_json_line_is_json_whatever_its_fields_are() -> None:
     loop.append(loop)
     assert line_of(1.5)["value"] == 1.5
     assert line_of(1.5)["stack"] == "Stack: f"
+    assert line_of(2.004000000000815)["value"] == 2.004000000000815, "another program's"
     assert line_of(float("nan"))["value"] == "nan"
     assert line_of(loop)["value"] == "[[...]]"
     assert line_of({(1, 2): 3})["value"] == "{(1, 2): 3}"
@@ -81,6 +82,17 @@ def test_no_line_of_text_or_json_can_be_forged() -> None:
         first = written(formatter)[0]
         assert "\x1b" not in first
         assert "forged line" in first
+
+
+def test_times_are_utc_in_text_as_in_json_and_our_numbers_have_no_tail() -> None:
+    ours = {"created": 0.25, "msecs": 250.0, "event": "peer_back", "seconds": 2.004000000000815}
+    record = logging.makeLogRecord({"msg": "m", "levelname": "INFO", **ours})
+
+    text = PlainFormatter("%(asctime)s %(levelname)s %(message)s").format(record)
+    line = json.loads(JsonFormatter().format(record))
+
+    assert text == "1970-01-01T00:00:00.250Z INFO m [peer_back]"
+    assert (line["time"], line["seconds"]) == ("1970-01-01T00:00:00.250+00:00", 2.004)
 
 
 def test_a_line_of_text_ends_with_the_name_of_its_event() -> None:

@@ -49,6 +49,12 @@ def test_help_lists_every_verb() -> None:
     [
         ("nosuchverb", "error: No such command 'nosuchverb'; see reliable-mq --help"),
         ("broker --nosuchoption", "error: No such option: --nosuchoption; see reliable-mq broker"),
+        (
+            "stub list --topc x",
+            "error: No such option: --topc: did you mean --topic? See reliable-mq",
+        ),
+        ("stub list --stor x", "error: No such option: --stor; see reliable-mq stub list --help\n"),
+        ("stub list --status x", "error: Invalid value for '--status': 'x' is not one of 'unconf"),
         ("topic create", "error: Missing argument 'topic'; see reliable-mq topic create --help"),
         ("topic create t --queues 0", "error: Invalid value for '--queues': "),
         ("topic create t --queues many", "error: Invalid value for '--queues': "),
@@ -141,7 +147,7 @@ def test_a_missing_extra_is_named() -> None:
 
     assert explain(error) == (
         "pyspark.sql is not installed; pip install 'reliable-mq[spark]'",
-        FAILED,
+        BAD_USAGE,
     )
     assert explain(ModuleNotFoundError("No module named 'bug'", name="bug")) is None
 

@@ -36,7 +36,8 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--nosuch",), "No such option: --nosuch"),
+        (("--nosuch",), "No such option: --nosuch; see reliable-mq reconcile --help"),
+        (("--stor", "x"), "--stor: did you mean --store? See reliable-mq reconcile --help"),
         (("--db",), "Option '--db' requires an argument"),
         (("--findings-max", "many"), "Invalid value for '--findings-max'"),
         (("--findings-max", "-1"), "Invalid value for '--findings-max'"),

@@ -2,6 +2,7 @@
 
 import json
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 
 from reliable_mq import ReliableMQ
-from reliable_mq.cli.main import FAILED, explain, run
+from reliable_mq.cli.main import BAD_USAGE, FAILED, explain, run
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.testing.local_servers import free_port
 
@@ -73,6 +74,7 @@ def speaking(answer: bytes) -> Iterator[str]:
         server.shutdown()
 
 
+WAITS_EXAMPLE = "a list of seconds, such as [1, 5, 30]"
 COMMANDS = (
     "group progress payments",
     "topic list",
@@ -132,7 +134,57 @@ def test_another_program_is_named_in_one_line(answer: bytes, call: Call) -> None
     assert (code, out) == (FAILED, "")
     assert err == (
         f"error: no name server answers ({address} sent an invalid command: another program"
-        " listens there, or one with TLS); start one (reliable-mq broker), or correct the address\n"
+        " listens there, or one with TLS); a program listens there: if it demands TLS, set"
+        " RELIABLE_MQ_TLS_CA=FILE; else correct the address\n"
+    )
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("doctor", "--db", "sqlite:///shop.db")])
+def test_who_ends_the_connection_may_demand_tls(command: tuple[str, ...], call: Call) -> None:
+    with speaking(b"") as address:
+        code, out, err = call(*command, "--broker", address)
+
+    assert code == FAILED
+    assert "closed the connection" in out + err
+    assert "RELIABLE_MQ_TLS_CA" in out + err
+    assert "start one" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("RESEND_COUNT_MAX", "abc", "RELIABLE_MQ_RESEND_COUNT_MAX: it must be a whole number"),
+        ("CLAIM_LEASE_SECONDS", "0", "RELIABLE_MQ_CLAIM_LEASE_SECONDS: it must be greater than 0"),
+        (
+            "RETRY_WAITS_SECONDS",
+            '["soon"]',
+            f"RELIABLE_MQ_RETRY_WAITS_SECONDS: 0: it must be a number in {WAITS_EXAMPLE}",
+        ),
+        ("CLIENT", "x", 'RELIABLE_MQ_CLIENT is not JSON: write it like {"retries": 3}'),
+        ("RELAY", "mine", "RELIABLE_MQ_RELAY: it must be 'own' or 'shared'"),
+    ],
+)
+def test_a_wrong_variable_is_named_and_no_line_of_code(
+    variable: str, value: str, says: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"RELIABLE_MQ_{variable}", value)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+
+    code, out, err = call("doctor", "shop:mq")
+
+    assert (code, out, err) == (BAD_USAGE, "", f"error: {says}\n")
+
+
+def test_a_wrong_setting_in_code_is_named_with_its_line(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("wrong.py").write_text(SHOP.replace('"shop", ', '"shop", resend_count_max="abc", '))
+    monkeypatch.delitem(sys.modules, "wrong", raising=False)
+
+    _, _, err = call("doctor", "wrong:mq")
+
+    assert err == (
+        "error: wrong.py:4: setting resend_count_max: it must be a whole number, not a str\n"
     )
 
 
@@ -161,7 +213,7 @@ def test_a_ca_that_cannot_be_read_is_the_setting_to_correct(
 @pytest.mark.parametrize(
     ("why", "cure"),
     [
-        ("closed the connection", "if it demands TLS, set RELIABLE_MQ_TLS_CA to the file"),
+        ("closed the connection", "if it demands TLS, set RELIABLE_MQ_TLS_CA=FILE"),
         ("cannot be reached: the peer's certificate is refused: expired", "another certificate"),
         ("closed the connection: the peer demands a certificate of this side", "_TLS_CERT and"),
         ("cannot be reached: nothing listens there", "start one (reliable-mq broker)"),

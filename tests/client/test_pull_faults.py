@@ -5,7 +5,13 @@ import logging
 import pytest
 
 from reliable_mq.client.consuming.pull_faults import PullFaults
-from reliable_mq.errors import InvariantBroken, NotFound, NotPermitted, ProtocolError
+from reliable_mq.errors import (
+    InvariantBroken,
+    NotFound,
+    NotPermitted,
+    ProtocolError,
+    RemoteError,
+)
 from reliable_mq.message import MessageQueue
 
 QUEUES = [MessageQueue("orders", "a", number) for number in range(8)]
@@ -73,3 +79,15 @@ def test_a_queue_that_another_member_reads_now_tells_no_return(
     faults._kinds["orders"] = {"x"}
     with pytest.raises(InvariantBroken):
         faults.invariants()
+
+
+def test_a_broker_without_our_subscription_is_told_with_the_likely_reason(
+    faults: PullFaults, caplog: pytest.LogCaptureFixture
+) -> None:
+    remark = "the consumer's subscription not exist\nSee https://example.org"
+    faults.failed(QUEUES[0], RemoteError(24, remark), 0.0)
+
+    (line,) = lines(caplog)
+    assert "code 24: the broker has no subscription of this group to this topic" in line
+    assert "probably another application has the same group name" in line
+    assert "https" not in line

@@ -1,6 +1,7 @@
 """The admin: rows to read, and two actions that leave an audit with the user's name."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,40 @@ def test_the_permission_to_settle_is_enough(mq: DjangoMQ) -> None:
     act(user("eve", "view_messagestub", "settle_messages"), "void", seq)
 
     assert audit(mq) == [("eve", "stub void", message_id, 1)]
+
+
+def test_the_page_of_a_stub_shows_its_payload_and_its_timeline(mq: DjangoMQ) -> None:
+    with mq.transaction() as tx:
+        tx.send("orders", {"item": "<b>tea</b>"}, key="4711")
+    stubs = mq.database.stubs
+    with mq.database.engine.begin() as connection:
+        number = connection.execute(select(stubs.c.seq)).scalar_one()
+
+    page = user("ann", "view_messagestub").get(f"{STUBS}{number}/change/").content.decode()
+
+    assert "{&quot;item&quot;:&quot;&lt;b&gt;tea&lt;/b&gt;&quot;}" in page
+    assert "<b>stub</b> committed: topic orders, key 4711" in page
+
+
+def test_the_list_of_escalations_says_which_are_closed(mq: DjangoMQ) -> None:
+    table = mq.database.escalations
+    with mq.database.engine.begin() as connection:
+        for each in ("open", "done"):
+            connection.execute(
+                table.insert().values(
+                    kind="exhausted",
+                    message_id=each,
+                    consumer_group="",
+                    topic="orders",
+                    message_key="",
+                    reason=each,
+                    create_date=datetime(2026, 11, 28, tzinfo=UTC),
+                    close_date=datetime(2026, 11, 28, tzinfo=UTC) if each == "done" else None,
+                    close_reason="retry" if each == "done" else None,
+                )
+            )
+
+    page = user("ann", "view_escalationrow").get("/admin/reliable_mq/escalationrow/").content
+
+    assert page.count(b'class="field-close_reason">retry<') == 1
+    assert page.count(b'class="field-close_reason">-<') == 1

@@ -127,3 +127,90 @@ def test_all_processes_of_a_worker_find_the_project_wherever_it_was_started(tmp_
         finally:
             worker.terminate()
             worker.wait(60)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    for name, source in {
+        "shop_settings.py": SETTINGS.replace(
+            '"reliable_mq.contrib.django"', '"reliable_mq.contrib.django", "shop_app"'
+        ),
+        "shop_app/__init__.py": "",
+        "shop_app/consumers.py": CONSUMERS,
+        "manage.py": MANAGE,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    return tmp_path
+
+
+def typed(shop: Path, *words: str, **more: str) -> tuple[int, str]:
+    """Return the code and all that a command in the project's folder has printed."""
+    around = {
+        name: each
+        for name, each in os.environ.items()
+        if name != "DJANGO_SETTINGS_MODULE" and not name.startswith("RELIABLE_MQ_")
+    }
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=shop,
+        env=around | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_hints_are_commands_of_manage_py_and_settings_of_django(shop: Path) -> None:
+    _, before = typed(shop, "manage.py", "reliable_mq", "stub", "list")
+    typed(shop, "manage.py", "migrate", "-v0")
+    sends = "from reliable_mq.contrib.django import mq; mq.database.stubs; "
+    sends += "exec('with mq.transaction() as tx: tx.send(\\'orders\\', {}, key=\\'4711\\')')"
+    typed(shop, "manage.py", "shell", "-c", sends)
+    typed(shop, "manage.py", "shell", "-c", sends)
+    _, matches = typed(shop, "manage.py", "reliable_mq", "stub", "show", "4711")
+    _, doctor = typed(shop, "manage.py", "reliable_mq", "doctor")
+
+    assert "run python manage.py migrate" in before
+    assert "to see one of them: python manage.py reliable_mq stub show MESSAGE_ID" in matches
+    assert 'start the name server and the broker, or correct RELIABLE_MQ["BROKER"]' in doctor
+    for each in (before, matches, doctor):
+        assert "reliable-mq " not in each
+        assert "--app" not in each
+
+
+def test_without_settings_of_django_there_is_one_line(shop: Path) -> None:
+    words = ("-m", "reliable_mq.cli.main", "doctor", "reliable_mq.contrib.django:mq")
+    code, said = typed(shop, *words)
+
+    assert code == 2
+    assert said.count("\n") == 1
+    assert "run python manage.py reliable_mq …, or set DJANGO_SETTINGS_MODULE" in said
+
+
+@pytest.mark.parametrize("words", [("check",), ("reliable_mq", "run"), ("migrate",)])
+def test_a_wrong_key_is_the_message_of_a_check_though_consumers_are_imported(
+    shop: Path, words: tuple[str, ...]
+) -> None:
+    settings = shop / "shop_settings.py"
+    settings.write_text(settings.read_text().replace('"BROKER"', '"BROKR"'))
+
+    code, said = typed(shop, "manage.py", *words)
+
+    assert code == 1
+    assert "?: (reliable_mq.E001) there is no setting brokr; did you mean broker?" in said
+    assert "Traceback" not in said
+
+
+def test_the_check_of_a_database_names_what_it_lacks(shop: Path) -> None:
+    _, before = typed(shop, "manage.py", "check", "--database", "default")
+    migrated, said = typed(shop, "manage.py", "migrate", "-v0")
+    _, after = typed(shop, "manage.py", "check", "--database", "default")
+
+    assert "(reliable_mq.W003) DATABASES['default']: table rmq_alert" in before
+    assert "HINT: Run python manage.py migrate reliable_mq --database default." in before
+    assert migrated == 0
+    assert "W003" not in said
+    assert "W003" not in after

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from django.test import Client, override_settings
 from django.urls import include, path
+from prometheus_client import CollectorRegistry
 from tests.contrib.django_project import database_of, project, set_up, use
 
 from reliable_mq.contrib.django.application import DjangoMQ
@@ -29,7 +30,14 @@ def test_a_project_that_works_is_alive_and_ready(mq: DjangoMQ) -> None:
     live, ready = (Client().get(f"/health/{each}") for each in ("live", "ready"))
 
     assert (live.status_code, live.json()["checks"]) == (200, {"event loop": "ok"})
-    assert (ready.status_code, ready.json()["checks"]) == (200, {"database main": "ok"})
+    assert (ready.status_code, ready.json()["checks"]) == (200, {"database default": "ok"})
+
+
+def test_metrics_call_a_database_by_its_alias(mq: DjangoMQ) -> None:
+    registry = CollectorRegistry()
+    mq.meter(registry).register_databases()
+
+    assert registry.get_sample_value("reliable_mq_database_up", {"database": "default"}) == 1
 
 
 def test_a_database_that_is_away_makes_nothing_look_dead(mq: DjangoMQ) -> None:

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 import pytest
+import sqlalchemy.exc
 from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -354,3 +356,20 @@ def test_an_embedded_broker_consumes_in_the_server_and_can_be_opened_again(tmp_p
         with TestClient(app) as client:
             client.post("/orders").raise_for_status()
             assert paid.acquire(timeout=60)
+
+
+def test_the_recipe_of_the_page_answers_503_while_the_database_is_away() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "fastapi.md").read_text()
+    recipe = page.partition("## A database that is away")[2].partition("```python\n")[2]
+    mq = ReliableMQ("shop", broker="127.0.0.1:1", database="postgresql+psycopg://a@127.0.0.1:1/b")
+    app = FastAPI()
+
+    @app.post("/orders")
+    async def place(tx: Annotated[AsyncTransaction, transaction(mq)]) -> None:
+        await tx.send("orders", {"id": 1})
+
+    names = {"app": app, "JSONResponse": JSONResponse}
+    exec(recipe.partition("```")[0], {**vars(sqlalchemy.exc), **names})
+    answer = TestClient(app).post("/orders")
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

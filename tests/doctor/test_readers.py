@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from tests.doctor.test_doctor import context
 from tests.doctor.worlds import World, running_broker
+from tests.waiting import until
 
+from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
-from reliable_mq.doctor.finding import Finding, Level
-from reliable_mq.doctor.redis_examination import examine_all
+from reliable_mq.doctor.finding import CheckFindings, Finding, Level
+from reliable_mq.doctor.redis_examination import CHECKS, examine_all
 
 
 class Cluster:
@@ -111,3 +114,55 @@ def test_nobody_who_is_not_connected_is_said_to_want_something(tmp_path: Path) -
 
         assert [each.level for each in found(world, Cluster())] == [Level.OK]
         assert [each.level for each in found(world, filtered)] == [Level.OK]
+
+
+def test_two_applications_with_one_group_name_and_other_topics_are_named(tmp_path: Path) -> None:
+    """At the broker, the one that sent the last heartbeat seems to be right."""
+    with (
+        running_broker(tmp_path / "store") as address,
+        closing(World(f"sqlite:///{tmp_path}/shop.db", broker=address)) as shop,
+        closing(World(f"sqlite:///{tmp_path}/other.db", broker=address)),
+    ):
+        returns = ReliableMQ("returns", broker=address, database=f"sqlite:///{tmp_path}/other.db")
+
+        @returns.consumer("refunds", group="payments")
+        def refund(order: dict[str, int]) -> None: ...
+
+        shop.mq.start()
+        returns.start()
+        try:
+
+            def told() -> list[str]:
+                return [each.text for each in shop.findings("groups")]
+
+            until(lambda: "group payments" in told()[0], seconds=60)
+            (text,) = told()
+            (finding,) = shop.findings("groups")
+        finally:
+            returns.close()
+            shop.mq.close()
+
+    assert finding.level is Level.ERROR
+    assert " to orders; " in text
+    assert " to refunds." in text
+    assert "a group name of its own" in finding.remedy
+
+
+def test_members_are_named_by_what_they_subscribe_to() -> None:
+    members = {
+        "payments": {
+            "a@1": frozenset({"orders"}),
+            "b@2": frozenset({"refunds"}),
+            "c@3": frozenset({"orders"}),
+        },
+        "points": {"a@1": frozenset({"orders"}), "c@3": frozenset({"orders"})},
+    }
+    told = CheckFindings("groups")
+
+    CHECKS["groups"](
+        context(cluster=ClusterFacts((), frozenset(), frozenset(), members=members)), told
+    )
+
+    (finding,) = told.findings
+    assert "group payments subscribe" in finding.text
+    assert ": a@1 and 1 more to orders; b@2 to refunds." in finding.text

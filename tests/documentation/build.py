@@ -1,6 +1,7 @@
 """Build the site: `python -m tests.documentation.build` writes it into build/site.
 
-Stages the pages below build/pages, and calls Zensical, in strict mode.
+Stages the pages below build/pages, and calls Zensical, in strict mode. The search of the theme
+demands every word; ours takes its place.
 """
 
 import json
@@ -11,10 +12,12 @@ from pathlib import Path
 
 from tests.documentation.deployment_pages import downloads
 from tests.documentation.navigation import Entry, navigation
+from tests.documentation.site_search import worker_of
 from tests.documentation.staging import ROOT, pages
 
 BUILD = ROOT / "build"
 HEAD = ROOT / "docs" / "site.toml"
+SEARCH = ROOT / "docs" / "search-worker.js"
 
 
 def toml_text(entries: list[Entry]) -> str:
@@ -56,6 +59,7 @@ def build(folder: Path = BUILD) -> Path:
     shutil.rmtree(folder / "site", ignore_errors=True)
     words = ["-m", "zensical", "build", "--strict", "--clean", "-f", str(stage(folder))]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
+    shutil.copyfile(SEARCH, worker_of(folder / "site"))
     return folder / "site"
 
 

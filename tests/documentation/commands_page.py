@@ -17,7 +17,11 @@ HEAD = """# Commands
 EXIT_CODES = (
     (DONE, "done", "the command did what it says"),
     (FAILED, "failed", "something is away or in use, or see below"),
-    (BAD_USAGE, "bad usage", "the command line, a setting or the application is wrong: change it"),
+    (
+        BAD_USAGE,
+        "bad usage",
+        "the command line, a setting or the application is wrong; an extra is not installed",
+    ),
 )
 CODES_OF_COMMANDS = {
     "doctor": "1: a promise is in danger; with `--strict` also for a warning",
@@ -43,7 +47,8 @@ A bug ends with a traceback and code 1. Please report it.
 
 {table(("command", "its code"), [[code(each), text] for each, text in CODES_OF_COMMANDS.items()])}
 Commands that run for long (`broker`, `namesrv`, `run`, `resend`) end with 0 after SIGTERM or
-SIGINT.
+SIGINT. There are no other codes. The codes of a program beside us are its own: uvicorn ends with 3
+if the start of the application fails, Gunicorn too.
 """
 
 

@@ -25,7 +25,10 @@ def page() -> str:
     """Return the page."""
     characters = "characters"
     rows = [
-        ["the body of a message", _size(limits.MESSAGE_BODY_SIZE_MAX)],
+        [
+            "the body of a message: the size of its payload as bytes",
+            _size(limits.MESSAGE_BODY_SIZE_MAX),
+        ],
         ["all properties of a message together", _size(limits.PROPERTIES_SIZE_MAX)],
         [
             "of these, what is left free for brokers and the signature",
@@ -37,6 +40,7 @@ def page() -> str:
             f"{limits.GROUP_LENGTH_MAX} {characters}",
         ],
         ["a tag, a key, an ordering key", f"{TEXT_LENGTH_MAX} {characters}"],
+        ["a key", "no space in it: a space separates the keys of a message"],
         ["a message id that you choose", f"exactly 32 {characters} of a-z A-Z 0-9 _ -"],
         ["a time ahead that the broker keeps", f"{limits.TIMER_SECONDS_MAX // 86_400} days"],
         ["a time ahead that the database keeps", "a hundred years"],

@@ -14,11 +14,16 @@ HEAD = """# Metrics
 Install `reliable-mq[prometheus]`, and let a command serve the metrics:
 
 ```sh
-reliable-mq run --app shop:mq --metrics-port 9464
+reliable-mq run shop:mq --metrics-port 9464
 ```
 
 In a program of your own, call `mq.register_metrics()`. [Observation](observation.md) explains the
 values of labels. This page is made from the declarations in the code.
+
+A gauge by topic or by group, such as `reliable_mq_outbox_unsent_stubs` or
+`reliable_mq_dead_letters_open`, has a line only where there are rows: absent means 0. Write
+`sum(reliable_mq_dead_letters_open) or vector(0)`. `reliable_mq_database_up` says whether the
+database could be read.
 
 """
 

@@ -40,6 +40,31 @@ export RELIABLE_MQ_RELAY_LEASE_SECONDS=10
 This page is made from `reliable_mq.settings`.
 """
 
+COMMAND_VARIABLES = """
+## Variables of commands
+
+The command line reads these, too. An option that is typed wins.
+
+### RELIABLE_MQ_APP
+
+`MODULE:OBJECT`, such as `shop:mq`: the application that a command means. Set it once, and leave out
+`--app MODULE:OBJECT` and the argument: `export RELIABLE_MQ_APP=shop:mq`, then `reliable-mq doctor`.
+It wins over `RELIABLE_MQ_DATABASE` and `RELIABLE_MQ_BROKER`, because the application reads those
+itself. Code does not read it. Default: none.
+
+### RELIABLE_MQ_LOG_LEVEL
+
+The default of `--log-level`: `debug`, `info`, `warning`, `error` or `critical`. Default `info`.
+
+### RELIABLE_MQ_LOG_FORMAT
+
+The default of `--log-format`: `text` or `json`. Default `text`.
+
+### RELIABLE_MQ_METRICS_HOST
+
+The default of `--metrics-host`: the address at which metrics are served. Default `127.0.0.1`.
+"""
+
 CLIENT_HEAD = """# Settings of the client
 
 `ClientSettings` are the settings of a connection to brokers. `Client(address, settings)` takes
@@ -108,6 +133,7 @@ def page() -> str:
     return (
         f"{HEAD}\n## The application\n\n{_sections(Settings, own)}"
         f"\n## The cluster\n\n{_sections(Settings, cluster)}"
+        f"{COMMAND_VARIABLES}"
         f"\n## Earlier names\n\n{table(('earlier', 'now'), old)}"
     )
 

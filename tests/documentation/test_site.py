@@ -10,6 +10,7 @@ from tests.documentation.build import build
 from tests.documentation.deployment_pages import DEPLOY, NOT_PRINTED, ROOT, downloads, place_of
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
+from tests.documentation.site_search import answers, pages_found
 from tests.documentation.staging import DOCS, pages
 
 pytestmark = pytest.mark.processes
@@ -151,3 +152,60 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
     records = {each for each in shown if each.startswith(("decisions/", "project/changelog"))}
     assert {place for place in shown - records if place not in text} == set()
     assert {place for place in records if f'"location":"{place}' in text} == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "page", "among"),
+    [
+        ("exit code 3", "reference/exit_codes.html", 1),
+        ("message size", "reference/limits.html", 2),
+        ("TLS broker", "how-to/tls.html", 5),
+        ("dead letter retry one group", "how-to/dead_letters.html", 1),
+        ("order per customer", "how-to/ordering.html", 3),
+        ("RELIABLE_MQ_APP", "reference/settings.html", 1),
+        ("RELIABLE_MQ_RESEND_COUNT_MAX", "reference/settings.html", 1),
+        ("dead_letters_open", "reference/metrics.html", 3),
+        ("glosary", "reference/glossary.html", 1),
+        ("idempo", "reference/consuming.html", 3),
+        ("how do I back up the database", "how-to/backups.html", 5),
+        ("kubernetes", "how-to/deployment.html", 3),
+    ],
+)
+def test_search_finds_the_page_for_the_words_of_a_user(
+    site: Path, query: str, page: str, among: int
+) -> None:
+    (found,) = pages_found(site, query)
+
+    assert page in [each.split("#")[0] for each in found[:among]], found
+
+
+def test_search_answers_partial_matches_after_full_ones_and_nothing_for_nonsense(
+    site: Path,
+) -> None:
+    partial, nothing, empty, script = pages_found(
+        site, "exit codes xyzzyplugh", "xyzzyplugh", "", "<script> $& .* \\ [ ("
+    )
+
+    assert partial[0] == "reference/exit_codes.html"
+    assert nothing == empty == []
+    assert script is not None
+
+
+def test_search_speaks_the_messages_of_the_theme(site: Path) -> None:
+    """A new version of the theme that expects others must be noticed here."""
+    ready, result = answers(site, "exit codes")
+    (bundle,) = site.glob("assets/javascripts/bundle.*.min.js")
+    read = bundle.read_text("utf-8")
+
+    assert ready == {"type": 1}
+    assert result["type"] == 3
+    data = result["data"]
+    assert isinstance(data, dict)
+    first = data["items"][0]
+    title = next(each for each in first["matches"] if each["field"] == "title")
+    shown = title["value"]["highlight"]["ranges"]
+    assert shown == [{"start": 0, "end": 4, "value": 4}, {"start": 5, "end": 10, "value": 5}]
+    assert data["pagination"]["total"] >= len(data["items"]) == 10
+    assert data["pagination"]["next"] == {"id": 0, "size": 10, "from": 10}
+    for word in ("postMessage({type:0", "postMessage({type:2", ".pagination.next", ".highlight"):
+        assert word in read, word

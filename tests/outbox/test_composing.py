@@ -161,3 +161,10 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one() -> None
         composed(b"x", dely=3)
     with pytest.raises(TypeError, match=r"^send has no option zzz; there are content_type, "):
         composed(b"x", zzz=3)
+
+
+def test_a_key_that_has_no_text_or_a_space_is_refused_by_its_name() -> None:
+    with pytest.raises(MessageRefused, match="a key is a text or a number, not an object"):
+        composed(key=object())
+    with pytest.raises(MessageRefused, match="the message key 'a b' contains a space"):
+        composed(key="a b")

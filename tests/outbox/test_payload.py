@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf, isfinite, nan
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -226,6 +227,64 @@ WITHOUT_END["a"] = WITHOUT_END
 def test_what_cannot_be_carried_is_refused_before_anything_is_written(payload: object) -> None:
     with pytest.raises(MessageRefused):
         encode_payload(payload)
+
+
+class Measured(BaseModel):
+    value: float
+    note: str | None = None
+
+
+class MeasuredWithTexts(Measured, ser_json_inf_nan="strings"):
+    pass
+
+
+class Rounded(Measured):
+    @field_serializer("value")
+    def _written(self, value: float) -> float | None:
+        return value if isfinite(value) else None
+
+
+class StruckFloat(msgspec.Struct):
+    value: float
+    note: str | None = None
+
+
+@dataclass
+class Plain:
+    parts: list[Measured | StruckFloat | None]
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ({"a": nan}, "a is nan"),
+        ({"a": [1.0, {"b": -inf}]}, r"a\[1\]\.b is -inf"),
+        ([inf], r"\[0\] is inf"),
+        (Measured(value=nan), "value is nan"),
+        (StruckFloat(inf), "value is inf"),
+        (Plain([StruckFloat(1.0), Measured(value=nan)]), r"parts\[1\]\.value is nan"),
+    ],
+)
+def test_a_float_that_json_has_not_is_refused_with_its_place(payload: object, says: str) -> None:
+    with pytest.raises(MessageRefused, match=says):
+        encode_payload(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"a": None, "b": 1.5, "c": "null", "d": "nan", "e": 1e308},
+        Measured(value=1.0),
+        MeasuredWithTexts(value=nan),
+        Rounded(value=nan),
+        StruckFloat(1.0),
+        Plain([None, MeasuredWithTexts(value=inf)]),
+        "null nan",
+        b"null",
+    ],
+)
+def test_null_that_was_meant_is_written(payload: object) -> None:
+    assert b"null" in encode_payload(payload)[0]
 
 
 def test_a_payload_over_four_mebibytes_is_refused() -> None:

@@ -79,6 +79,25 @@ def test_the_dead_letters_of_a_group_have_one_command_for_all_of_them() -> None:
     assert not options.get("message_ids")
 
 
+@pytest.mark.parametrize("name_servers", ["", "10.0.0.5:9876"])
+def test_the_commands_of_a_run_with_an_application_name_it_and_can_be_pasted(
+    name_servers: str,
+) -> None:
+    place = LedgerLocations(SHOP.urls, "mq_", name_servers, "shop.consumers:mq")
+    letter = finding(Verdict.DEAD_LETTERED, evidence=LETTER)
+    summary = told(place, letter, finding(Verdict.ORPHAN))
+
+    commands = [each["command"] for each in (*summary["findings"], *summary["dead_letters"])]
+    broker = f" --broker {name_servers}" if name_servers else ""
+    assert commands == [
+        f"reliable-mq dlq retry 0190 --group payments --app shop.consumers:mq{broker}",
+        "reliable-mq stub show 0190 --app shop.consumers:mq",
+        f"reliable-mq dlq retry --group payments --app shop.consumers:mq{broker}",
+    ]
+    for command in commands:
+        assert options_of(command)["application"] == "shop.consumers:mq"
+
+
 def test_a_command_names_what_the_run_does_not_know_as_the_pages_do() -> None:
     """Given two databases and no cluster, or another prefix, or no database at all."""
     letter = finding(Verdict.DEAD_LETTERED, evidence=LETTER)

@@ -6,11 +6,12 @@ from typing import Any
 from sqlalchemy import MetaData, insert
 from tests.resend.worlds import MAX, World
 
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_run_tables import finding_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_history import SqlHistory, readable
-from reliable_mq.escalate.timeline import MessageHistory, merged, timeline
+from reliable_mq.escalate.timeline import MessageHistory, _of_stub_state, merged, timeline
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -98,10 +99,10 @@ def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> 
         (110.0, "escalation", "dead letter of g: no"),
         (111.0, "alert", f"sent by mail, digest {digest}"),
         (112.0, "reconcile", "found dead-lettered for g, in run run-1"),
+        (120.0, "audit", "stub retry by ann: fixed"),
         (120.0, "stub", "UNCONFIRMED, sent 0 times: retry by hand: fixed"),
         (120.0, "stub", "to be checked again by the resend scheduler"),
         (120.0, "escalation", "closed by retry: dead letter of g"),
-        (120.0, "audit", "stub retry by ann: fixed"),
         (None, "log of g", "attempt 0 failed; may be tried again"),
     ]
 
@@ -225,3 +226,70 @@ def test_a_confirmed_stub_without_a_noted_send_is_explained(world: World) -> Non
     world.change(stub, status=1)
     said = [what for _, ledger, what in told(world, stub) if ledger == "stub"]
     assert "no send is noted here: dlq retry sent it, or the process died" in said[-1]
+
+
+def test_what_happened_in_one_moment_is_in_the_order_of_cause_and_effect() -> None:
+    """One transaction writes that a message is consumed, and confirms its stub: in which order?"""
+    moment = datetime(2026, 11, 28, 10, 0, 0, 123_456, tzinfo=UTC)
+    stub = {
+        "create_date": moment,
+        "update_date": moment + timedelta(microseconds=300),
+        "deliver_time": None,
+        "required_groups": "g",
+        "message_key": None,
+        "topic": "orders",
+        "count": 1,
+        "status": StubStatus.CONFIRMED,
+        "broker_name": None,
+        "note": None,
+    }
+    log = {
+        "consumer_group": "g",
+        "attempt": 1,
+        "create_date": moment,
+        "consume_date": moment + timedelta(milliseconds=4),
+        "failures": None,
+    }
+    stored = record("orders", int((moment - EPOCH) / timedelta(milliseconds=1)) / 1000)
+
+    entries = timeline(MessageHistory(stub=stub, logs=[log]), [stored])
+
+    assert [(each.ledger, each.what.split()[0]) for each in entries] == [
+        ("stub", "committed:"),
+        ("broker", "stored"),
+        ("log of g", "first"),
+        ("log of g", "consumed,"),
+        ("stub", "CONFIRMED,"),
+    ]
+
+
+def of_stub(**values: Any) -> list[str]:
+    row = {
+        "create_date": utc_datetime(1.0),
+        "update_date": utc_datetime(2.0),
+        "topic": "orders",
+        "message_key": "",
+        "required_groups": "",
+        "note": "no route",
+        "deliver_time": None,
+        "resend_time": None,
+        "given_up": False,
+        "count": 2,
+        "broker_name": None,
+        "queue_id": 0,
+        "offset": 5,
+        "status": StubStatus.UNCONFIRMED,
+    }
+    return [each.what for each in _of_stub_state(row | values)]
+
+
+def test_what_no_broker_acknowledged_was_tried_and_not_sent() -> None:
+    assert of_stub()[0] == (
+        "UNCONFIRMED, a send was tried 2 times, and no broker has acknowledged one: no route"
+    )
+
+
+def test_the_note_of_a_settled_message_is_of_an_earlier_moment() -> None:
+    assert of_stub(status=StubStatus.CONFIRMED, broker_name="b")[0] == (
+        "CONFIRMED, sent 2 times, acknowledged at b, queue 0, offset 5; noted before: no route"
+    )

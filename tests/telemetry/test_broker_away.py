@@ -78,6 +78,8 @@ def test_each_process_tells_once_that_a_broker_is_lost_and_once_that_it_is_back(
     for number in range(10):
         order(number)
     broker.kill()
+    late = start("late", "run", "away_shop:mq")
+    late.wait_for("application_waits", 60.0)
     for number in range(10, 20):
         order(number)
     worker.wait_for("peer_lost", 60.0)
@@ -85,6 +87,7 @@ def test_each_process_tells_once_that_a_broker_is_lost_and_once_that_it_is_back(
     start_broker("broker-2")
     worker.wait_for("peer_back", 120.0)
     resend.wait_for("peer_back", 120.0)
+    late.wait_for("application_ready", 120.0)
     until(lambda: unconfirmed(mq) == 0, seconds=180.0)
     mq.close()
 

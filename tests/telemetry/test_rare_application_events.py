@@ -13,10 +13,13 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq import ReliableMQ
 from reliable_mq.consume.asyncio_delivery import MessageProcessing
+from reliable_mq.consume.sql_receipts import SuppressedLines
 from reliable_mq.escalate.alerts import LogNotifier
 from reliable_mq.escalate.escalation import Digest
+from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.retention.retention import RetentionCounts
 from reliable_mq.retention.thread_retention import run_forever
+from reliable_mq.testing.local_servers import free_port
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -85,3 +88,51 @@ def test_leases_not_renewed(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.gather(renewing, return_exceptions=True)
 
     run_scene(scene())
+
+
+def test_application_waits_and_says_later_that_it_is_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq = shop(tmp_path, broker=f"127.0.0.1:{free_port()}")
+    mq.consumer("orders", group="payments")(lambda _: None)
+    with mq:
+        assert [each for each in events(caplog) if each.startswith("application_")] == [
+            "application_waits"
+        ]
+        name_servers = mq._connections.client._engine.name_servers
+        name_servers._known.add("an address")
+        for _ in range(2):
+            name_servers._tell()
+
+    assert events(caplog).count("application_ready") == 1
+
+
+def test_application_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    mq = shop(tmp_path)
+    mq.resend_forever(stopped)
+    mq.close()
+
+    assert caplog.records[-1].getMessage() == ("application shop: the resend scheduler has stopped")
+
+
+def test_many_suppressed_duplicates_are_one_line_with_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = SuppressedLines()
+    place: dict[str, Any] = {
+        "topic": "orders",
+        "broker_name": "b",
+        "queue_id": 0,
+        "offset": 0,
+        "token": "t",
+    }
+    for group, count in (("payments", 50), ("billing", 1)):
+        for number in range(count):
+            lines.log(LogEntry(group=group, message_id=str(number), **place))
+
+    assert [each.getMessage().split(":")[0] for each in caplog.records] == [
+        "group payments",
+        "group billing",
+    ]

@@ -1,12 +1,16 @@
 """Rare events of a broker and a name server, each made by the code that writes it."""
 
+import asyncio
 import errno
 import logging
+import os
+import signal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.waiting import run_scene
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import client_calls
@@ -15,10 +19,14 @@ from reliable_mq.broker_core.filter.sql92 import compile_filter
 from reliable_mq.broker_core.requests import filtered_pull
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
+from reliable_mq.cli import broker, namesrv
 from reliable_mq.errors import ConnectionLost, MessageRefused
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.runtime import broken, broker_server, listener, registrar, syncs
+from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.tls_settings import TlsSettings
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -218,3 +226,29 @@ def test_kernel_sync_refused(caplog: pytest.LogCaptureFixture) -> None:
     made = syncs.KernelSyncs(kernel, lambda _file: SimpleNamespace(number=3))  # type: ignore[arg-type,return-value]
     assert not made.start([file], lambda: None)
     assert events(caplog) == ["kernel_sync_refused"]
+
+
+@pytest.mark.parametrize("server", ["broker", "name server"])
+def test_server_stopped(
+    server: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def life() -> None:
+        nowhere = ("127.0.0.1", 0)
+        if server == "broker":
+            options = broker_server.BrokerOptions(store=tmp_path, port=0, name_server_port=0)
+            running = asyncio.ensure_future(broker._serve(options, nowhere))
+        else:
+            tls = ServerTls(TlsSettings())
+            made = NameServer(tls=tls)
+            running = asyncio.ensure_future(namesrv._serve(made, "127.0.0.1", 0, tls, nowhere))
+        await eventually(lambda: "ready" in capsys.readouterr().out)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+    asyncio.run(life())
+
+    assert caplog.records[-1].getMessage().startswith(f"the {server} at 127.0.0.1:")
+    assert events(caplog)[-1] == "server_stopped"

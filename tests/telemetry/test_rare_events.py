@@ -50,6 +50,18 @@ def test_topic_awaited(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records[0].levelname == "INFO"
 
 
+def test_topic_there(caplog: pytest.LogCaptureFixture) -> None:
+    obstacles = Obstacles("g")
+    obstacles.note_absent("t")
+    obstacles.note_missing(frozenset({"u"}), 0.0)
+    obstacles.note_missing(frozenset({"u"}), MISSING_SECONDS)
+    caplog.clear()
+    for missing in ({"t", "u"}, {"u"}, {"u"}, set(), set()):
+        obstacles.note_there(frozenset(missing))
+    assert events(caplog) == ["topic_there"] * 2
+    assert [record.__dict__["topic"] for record in caplog.records] == ["t", "u"]
+
+
 def test_received(caplog: pytest.LogCaptureFixture) -> None:
     hooks = Hooks([LoggingMiddleware()], ClientIdentity())
     hooks.call_receive_hooks("payments", [received()])

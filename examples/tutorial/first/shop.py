@@ -48,7 +48,7 @@ def place_order(item: str) -> int:
 @mq.consumer("orders", group="payments")
 def take_payment(order: dict[str, Any], session: Session) -> None:
     """Take the payment of an order."""
-    print("taking the payment of order", order["id"], flush=True)
+    print("taking the payment of order", order["id"], "in process", os.getpid(), flush=True)
     time.sleep(3)  # the bank is slow
     session.add(Payment(order_id=order["id"]))
     print("order", order["id"], "is paid", flush=True)

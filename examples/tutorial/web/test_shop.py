@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient
-from shop.consumers import mq
-from shop.orders import place_order
-from shop.web import app
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from reliable_mq.testing.message_world import MessageWorld
+from shop.consumers import mq
 from shop.models import Order, Payment, Table
+from shop.orders import place_order
+from shop.web import app
 
 # --8<-- [end:imports]
 

@@ -191,6 +191,10 @@ class ReliableMQ:
         """The database "main": its engine, sessions and our tables."""
         return self.databases[MAIN_DATABASE]
 
+    def shown_name(self, database: str) -> str:
+        """Return the name by which people know a database; a framework may have its own."""
+        return database
+
     def _make_database(self, name: str, url: str, **options: Any) -> Database:
         """Make the database of a name; a framework with its own connections overrides it."""
         del name  # only where they differ
@@ -256,7 +260,8 @@ class ReliableMQ:
                 instead of the name: a type checker then compares the payloads that are sent to it
                 and the handlers that consume it with the type. Payloads are not compared at run
                 time. `reliable-mq schema` and `reliable-mq asyncapi` describe it.
-            groups: the names of consumer groups. Default None: those that are known anyway.
+            groups: the names of consumer groups. Default None: those that are known anyway. Each
+                call adds its groups to those of earlier calls for the topic.
             envelope: "cloudevents" makes each message a CloudEvent 1.0 in binary mode: attributes
                 are properties. "cloudevents-structured" puts attributes and payload into a JSON
                 object. Consumers of the topic get the payload as before, in either mode and from
@@ -324,7 +329,7 @@ class ReliableMQ:
         Args:
             topic: the topic; a type checker compares a `Topic` with the handler's first parameter.
             group: the consumer group; each group has one handler.
-            tag: "*", or tags joined by "||". Default "*".
+            tag: `"*"`, or tags joined by `||`. Default `"*"`.
             ordered: messages with one ordering key are handled one at a time, in order (default).
             batch: handle up to this many messages in one database transaction. Default 1. If one
                 of them fails, all are rolled back and called again, each behind a savepoint. So
@@ -642,18 +647,23 @@ class ReliableMQ:
     def resend_forever(self, stopped: StopSignal) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
-        Retention and alerts run in other threads.
+        Retention and alerts run in other threads. While a database is away, it waits.
 
         Raises:
             ConfigurationError: a table is missing, or retention windows contradict each other.
         """
         check_upkeep(self.settings, self._policy, self._declared.consumers)
+        if not self.databases.wait_until_reached(stopped):
+            return
         self.databases.check_tables()
         interval = self.settings.resend_interval_seconds
         application_events.RESEND_STARTED.log(log, application=self.name, interval=interval)
         self._half_messages.join()
         self._share_relays()
         self._upkeep.run(stopped)
+        application_events.APPLICATION_STOPPED.log(
+            log, application=self.name, part="resend scheduler"
+        )
 
     @property
     def resending(self) -> ResendControl:
@@ -743,7 +753,7 @@ class ReliableMQ:
         # Imported late: most applications serve no metrics.
         from reliable_mq.app.thread_meter import Meter  # noqa: PLC0415
 
-        return Meter(self._connections, self.databases, self.settings, registry)
+        return Meter(self._connections, self.databases, self.settings, registry, self.shown_name)
 
     if not TYPE_CHECKING:  # a type checker must see that the attribute is missing
 
@@ -770,14 +780,17 @@ class ReliableMQ:
         self._half_messages.join()
         self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
-        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
-        is_reached = self._connections.client._engine.name_servers.has_answered
-        state = "is ready and consumes" if is_reached else "is started, and waits for a broker for"
-        application_events.APPLICATION_READY.log(
-            log, application=self.name, state=state, consumes=", ".join(consumed)
-        )
+        self._say_when_ready()
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
+
+    def _say_when_ready(self) -> None:
+        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
+        facts: dict[str, Any] = {"application": self.name, "consumes": ", ".join(consumed)}
+        name_servers = self._connections.client._engine.name_servers
+        if not name_servers.has_answered:
+            application_events.APPLICATION_WAITS.log(log, **facts)
+        name_servers.when_answered(lambda: application_events.APPLICATION_READY.log(log, **facts))
 
     def _share_relays(self) -> None:
         if self.settings.relay == "shared":
@@ -792,6 +805,8 @@ class ReliableMQ:
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish running handlers and close.
 
+        While a database or the brokers are away at the start, it waits. `start` does not.
+
         Raises:
             UsageError: there are no consumers, or this is not the main thread.
             ConfigurationError: a table is missing.
@@ -802,7 +817,9 @@ class ReliableMQ:
             self.close,
             lambda: self._connections.is_alive,
             self._connections.loop_answers,
+            self.databases.wait_until_reached,
         )
+        application_events.APPLICATION_STOPPED.log(log, application=self.name, part="worker")
 
     def close(self) -> None:
         """Let handlers finish, send remaining stubs, close all connections."""

@@ -8,6 +8,7 @@ from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, error_text
 from reliable_mq.extras import how_to_install
+from reliable_mq.settings import VARIABLE_PREFIX
 
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _STANDARD = f"{Path(importlib.__file__).parents[1]}/"
@@ -36,7 +37,8 @@ def load_application(path: str) -> ReliableMQ:
             f"there is no module {module_name!r}; run from the directory that contains it"
         ) from error
     except ReliableMQError as error:  # its text says what is wrong
-        if place := own_place(error):
+        # No line of code is at fault if a variable is.
+        if not str(error).startswith(VARIABLE_PREFIX) and (place := own_place(error)):
             error.place = place
         raise
     except SystemExit as error:
@@ -45,13 +47,9 @@ def load_application(path: str) -> ReliableMQ:
             f" (sys.exit({error.code!r})): put that below `if __name__ == '__main__':`"
         ) from error
     except Exception as error:
-        raise _broken(module_name, error) from error
+        raise _without_django(error) or _broken(module_name, error) from error
     known = _applications(module_name, found)
-    for name in attribute.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError as error:
-            raise UsageError(f"module {module_name!r} has no {attribute!r}{known}") from error
+    found = _named(found, module_name, attribute, known)
     if not isinstance(found, ReliableMQ):
         raise UsageError(f"{path} is of type {type(found).__name__}, not a ReliableMQ{known}")
     found.found_by = f"--app {path}"
@@ -76,6 +74,30 @@ def _applications(module_name: str, module: object) -> str:
     if not names:
         return "; it has none: write mq = ReliableMQ(…) there"
     return f"; it has {', '.join(f'{module_name}:{name}' for name in names)}"
+
+
+def _named(found: object, module_name: str, attribute: str, known: str) -> object:
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise UsageError(f"module {module_name!r} has no {attribute!r}{known}") from error
+        except Exception as error:
+            raise _without_django(error) or error from error
+    return found
+
+
+def _without_django(error: Exception) -> UsageError | None:
+    """Return what to do if Django does not know the settings of the project; None: that is not it.
+
+    Django itself may not be installed, so its error is known by its name.
+    """
+    if type(error).__name__ != "ImproperlyConfigured" or "DJANGO_SETTINGS_MODULE" not in str(error):
+        return None
+    return UsageError(
+        "Django does not know the settings of this project: run python manage.py reliable_mq …, or "
+        "set DJANGO_SETTINGS_MODULE"
+    )
 
 
 def _broken(module_name: str, error: Exception) -> ApplicationBroken:

@@ -6,7 +6,7 @@ between scrapes, except in a process among several (`measure_for_parent`).
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reliable_mq.app.thread_connections import Connections
@@ -33,6 +33,7 @@ class Meter:
         databases: its databases, by name.
         settings: its settings.
         registry: of prometheus_client; None: its own.
+        shown_name: returns the name by which people know a database. Default: its own.
 
     Raises:
         ExtraMissing: prometheus_client is not installed.
@@ -44,12 +45,14 @@ class Meter:
         databases: Mapping[str, Database],
         settings: Settings,
         registry: Any = None,
+        shown_name: Callable[[str], str] = str,
     ) -> None:
         with extra_of("prometheus_client"):
             import prometheus_client  # noqa: PLC0415 - an extra
         self._connections = connections
         self._databases = databases
         self._settings = settings
+        self._shown_name = shown_name
         self._registry = prometheus_client.REGISTRY if registry is None else registry
 
     def register(self) -> None:
@@ -77,8 +80,9 @@ class Meter:
         wait_max = max(self._settings.resend_waits_seconds)
         readings = KeptReadings(
             [
-                KeptReading(name, SqlFigures(name, database, wait_max).read)
+                KeptReading(shown, SqlFigures(shown, database, wait_max).read)
                 for name, database in self._databases.items()
+                for shown in (self._shown_name(name),)
             ]
         )
         self._registry.register(SampleCollector(readings.samples, "application"))
@@ -120,4 +124,5 @@ class Meter:
             breakers += worker.is_breaker_open
         yield Sample("reliable_mq_redis_breaker_open", breakers)
         for database, waiting in self._connections.relay_waiting().items():
-            yield Sample("reliable_mq_relay_waiting_stubs", waiting, (database,))
+            shown = self._shown_name(database)
+            yield Sample("reliable_mq_relay_waiting_stubs", waiting, (shown,))

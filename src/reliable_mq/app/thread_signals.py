@@ -8,6 +8,7 @@ from types import FrameType
 
 from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.runtime.heartbeat import Heartbeat
+from reliable_mq.runtime.stopped import StopSignal
 
 LOOK_SECONDS = 1.0
 
@@ -51,8 +52,9 @@ def run_until_signal(
     close: Callable[[], None],
     is_alive: Callable[[], bool],
     answers: Callable[[], bool] = lambda: True,
+    wait: Callable[[StopSignal], object] = lambda _stopped: None,
 ) -> None:
-    """Start, wait for SIGTERM or SIGINT, close.
+    """Wait for what the start needs, start, wait for SIGTERM or SIGINT, close.
 
     Meanwhile a `Heartbeat` beats as long as `answers` returns True.
 
@@ -62,6 +64,9 @@ def run_until_signal(
     heart = Heartbeat()
     with stop_on_signal() as stopped:
         try:
+            wait(stopped)
+            if stopped.is_set():
+                return
             start()
             heart.beat()
             while not stopped.wait(LOOK_SECONDS):

@@ -54,6 +54,7 @@ def audit_filter(
 @takes_options_of(audit_filter, "wanted")
 def command(
     argument: Named = "",
+    after_list: Annotated[str, typer.Argument(hidden=True, help="After the word list.")] = "",
     *,
     wanted: AuditFilter,
     store: Annotated[
@@ -91,6 +92,10 @@ def command(
     settings, users and policies. --app or --db reads the table of the audit: changes of stubs and
     dead letters by persons and by repairs. Both together are one list.
     """
+    if argument == "list":  # the verb of other commands; here it is the only one
+        argument = after_list
+    elif after_list:
+        raise UsageError(f"{after_list!r} is one word too many: give one MODULE:OBJECT")
     application = one_application(argument, application)
     rows: list[Row] = []
     if store is not None:

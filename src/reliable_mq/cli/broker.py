@@ -11,11 +11,15 @@ from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.host_and_port import port_of
 from reliable_mq.limits import PORT_MAX
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.garbage import keep_collections_short
 from reliable_mq.runtime.tls_settings import take_tls
+from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.addresses import split_addresses
+
+log = limited_log(__name__)
 
 _HOST = "127.0.0.1"
 _PORT = 10911
@@ -134,4 +138,6 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
         await beat_until(stop)
+        address = server.address
         await server.close()
+        broker_events.SERVER_STOPPED.log(log, server="broker", address=address)

@@ -6,6 +6,7 @@ and with an application that was typed as an argument as an option.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import typer
@@ -42,6 +43,28 @@ SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": WIDE,
 }
+
+
+def unusable(error: Any) -> str:
+    """Return what is wrong with a command line, and which help to read. Typer's error says it."""
+    text = " ".join(error.format_message().split()).replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    where = f"; see {context.command_path} --help" if context is not None else ""
+    if name := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
+        close = _meant(name, error.possibilities or ())
+        text = f"No such option: {name}" + (f". Did you mean {close}?" if close else "")
+    if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
+        return text.replace(". Did you", ": did you") + where.replace("; see", " See")
+    return text.removesuffix(".") + where
+
+
+def _meant(typed: str, options: Sequence[str]) -> str:
+    """Return the option that was meant; "": none is like it. The dashes are alike in all."""
+    words = {each.lstrip("-"): each for each in options}
+    word = typed.lstrip("-")
+    longer = [each for each in words if each.startswith(word)]
+    close = longer or get_close_matches(word, words, n=1)
+    return words[close[0]] if close else ""
 
 
 class VerbCommand(TyperCommand):

@@ -8,8 +8,15 @@ from reliable_mq.database.sql_database import Database
 
 
 @takes_options_of(options.named_place_of, "place")
-def command(*, place: options.Place, as_json: printing.AsJson = False) -> None:
+def command(
+    *,
+    place: options.Place,
+    wait: options.Wait = False,
+    as_json: printing.AsJson = False,
+) -> None:
     """Create the missing tables in an application's databases."""
+    if wait:
+        options.wait_for_databases(place)
     if place.db:
         database = Database(place.db, prefix=place.table_prefix, connections=1)
         names = database.create_tables()

@@ -13,7 +13,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
+from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli.credentials import FORMS, credential, variable
+from reliable_mq.cli.log_options import write_log
 from reliable_mq.cli.shared_options import (
     APPLICATION_VARIABLE,
     BROKER_VARIABLE,
@@ -25,6 +27,7 @@ from reliable_mq.cli.shared_options import (
 )
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.command_words import BY_DJANGO, DJANGO_APPLICATION
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
@@ -80,6 +83,11 @@ By = Annotated[str, typer.Option("--by", help="Your name for the audit; default:
 Note = Annotated[str, typer.Option(help="The reason; kept in the stub and in the audit.")]
 
 
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait while a database is away, until SIGTERM or SIGINT.")
+]
+
+
 class Place(NamedTuple):
     """Where a command looks: an application, or a database without one; or neither is known.
 
@@ -128,6 +136,7 @@ def place_of(
     found_by = f"--app {shlex.quote(application)}" if application else _shown(db)
     if not application and not db:
         application = os.environ.get(APPLICATION_VARIABLE, "")
+        found_by = BY_DJANGO if application == DJANGO_APPLICATION else found_by
         db = "" if application else variable(DATABASE_VARIABLE)
     if application or db:
         note_place(found_by)
@@ -226,6 +235,24 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
     finally:
         for each in databases.values():
             each.close()
+
+
+def wait_for_databases(place: Place) -> None:
+    """Wait until each database of a place can be reached; the log says which one is away.
+
+    Raises:
+        Abort: SIGTERM or SIGINT came.
+        DBAPIError: one refused us.
+    """
+    write_log()
+    mq = application_of(place, "tables")
+    try:
+        with stop_on_signal() as stopped:
+            mq.databases.wait_until_reached(stopped)
+    finally:
+        mq.close()
+    if stopped.is_set():
+        raise typer.Abort
 
 
 def application_of(place: Place, name: str, *, broker: str = "", redis: str = "") -> ReliableMQ:

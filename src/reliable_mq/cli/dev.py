@@ -1,26 +1,26 @@
 """`reliable-mq dev`: all that an application needs on a developer's machine, in one terminal."""
 
 import fcntl
-import os
 import queue
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from sqlalchemy.exc import ArgumentError
 
-from reliable_mq.cli.credentials import FORMS, credential, variable
+from reliable_mq.cli.dev_changes import files_changed, next_of
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
+from reliable_mq.cli.dev_options import GivenServers, servers_of
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
@@ -29,14 +29,13 @@ from reliable_mq.cli.shared_options import (
     Application,
     Named,
     needed_application,
+    takes_options_of,
 )
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
-from reliable_mq.extras import extra_of
 from reliable_mq.idempotency.redis_servers import hidden
 
 TICK_SECONDS = 0.3
-WATCHED = (".py", ".toml", ".env")
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
 Reload = Annotated[
@@ -44,40 +43,12 @@ Reload = Annotated[
 ]
 
 
-def is_test(path: Path) -> bool:
-    """Say whether a file is one of tests, which no process of the application imports."""
-    name = path.name
-    return (
-        bool({"tests", "test"} & {*path.parts[:-1]})
-        or name.startswith("test_")
-        or name.endswith("_test.py")
-        or name in ("conftest.py", "tests.py")
-    )
-
-
+@takes_options_of(servers_of, "servers_given")
 def command(
     argument: Named = "",
     app: Application = "",
-    db: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            callback=credential,
-            help=f"Use this database; default: a PostgreSQL of its own. {FORMS}",
-        ),
-    ] = "",
-    broker: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT;…", help="Use this cluster; default: a broker of its own."),
-    ] = "",
-    redis: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            callback=credential,
-            help=f"Use this Redis; default: a Valkey of its own. {FORMS}",
-        ),
-    ] = "",
+    *,
+    servers_given: GivenServers,
     processes: Annotated[int, typer.Option(min=1, max=256, help="How many worker processes.")] = 1,
     before: Annotated[
         list[str] | None,
@@ -111,9 +82,9 @@ def command(
         _locked(folder) as lock,
         DevGuard(lock) as guard,
         _stop_requests() as stopped,
-        _changes(folder, reload, stopped, log) as changes,
+        files_changed(folder, reload, stopped, log) as changes,
     ):
-        servers = DevServers(folder, _given_addresses(db, broker, redis), log, guard)
+        servers = DevServers(folder, servers_given.addresses, log, guard, servers_given.ports)
         run = DevRun(application, servers, log, guard, processes, steps, beside, stopped)
         try:
             run.run_until_stopped(changes)
@@ -122,13 +93,6 @@ def command(
             log.write_line("dev", "stopping the servers")
             servers.stop()
             log.write_line("dev", "all processes have ended")
-
-
-def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
-    """Return the addresses that options or variables give, by variable."""
-    options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
-    given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
-    return {name: found for name, url in given.items() if (found := url or variable(name))}
 
 
 def _words(option: str, line: str) -> list[str]:
@@ -192,7 +156,7 @@ class DevRun:
         while not self._stopped.is_set() and self._log.has_reader:
             self._servers.check()
             self._report_ends()
-            changed = _next_of(changes, TICK_SECONDS)
+            changed = next_of(changes, TICK_SECONDS)
             if not changed:
                 continue
             self._log.write_line("dev", f"changed: {', '.join(changed)}; starting again")
@@ -208,7 +172,7 @@ class DevRun:
             return
         self._servers.start_needed(needs)
         self._write_environment()
-        steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application)]
+        steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application, "--wait")]
         steps += self._before
         for words in steps:
             step = self._process("tables" if words is steps[0] else "before", words)
@@ -340,51 +304,3 @@ def _stop_requests() -> Iterator[threading.Event]:
         yield stopped
     finally:
         restore()
-
-
-def _next_of(changes: "queue.Queue[list[str]]", seconds: float) -> list[str]:
-    """Return all files that have changed; wait at most some seconds for the first."""
-    found = set[str]()
-    with suppress(queue.Empty):
-        found.update(changes.get(timeout=seconds))
-        while True:
-            found.update(changes.get_nowait())
-    return sorted(found)
-
-
-@contextmanager
-def _changes(
-    folder: Path, reload: bool, stopped: threading.Event, log: DevLog
-) -> Iterator["queue.Queue[list[str]]"]:
-    """Return a queue of changed files below the current folder, while the block runs."""
-    changed: queue.Queue[list[str]] = queue.Queue()
-    if not reload:
-        yield changed
-        return
-    with extra_of("dev"):
-        import watchfiles  # noqa: PLC0415 - an extra
-
-    here, ours = Path.cwd(), str(folder.resolve())
-    usual = watchfiles.DefaultFilter()
-
-    def wanted(change: Any, path: str) -> bool:
-        is_source = path.endswith(WATCHED) and not is_test(Path(os.path.relpath(path, here)))
-        return usual(change, path) and is_source and not path.startswith(ours)
-
-    def watch() -> None:
-        watcher = watchfiles.watch(
-            here, watch_filter=wanted, stop_event=stopped, raise_interrupt=False, rust_timeout=500
-        )
-        try:
-            for changes in watcher:
-                changed.put(sorted({os.path.relpath(path, here) for _, path in changes}))
-        except OSError as error:  # too many files, for example
-            log.write_line("dev", f"changes of files are not seen any more: {error}")
-
-    thread = threading.Thread(target=watch, name="changes", daemon=True)
-    thread.start()
-    try:
-        yield changed
-    finally:
-        stopped.set()
-        thread.join(5.0)

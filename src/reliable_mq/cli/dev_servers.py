@@ -1,14 +1,16 @@
 """The servers of `reliable-mq dev`: our broker, PostgreSQL and Valkey, each only if it is needed.
 
-Their data stay in a folder between two runs; their ports are new in each run.
+Their data stay in a folder between two runs; their ports are new in each run, unless one is given.
 """
 
 import hashlib
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from reliable_mq.cli.credentials import without_credentials
 from reliable_mq.cli.dev_guard import DevGuard
@@ -20,6 +22,23 @@ from reliable_mq.testing.local_servers import LocalPostgres, LocalServer, LocalV
 FOLDER = ".reliable-mq"
 
 
+def _check_free(name: str, port: int) -> None:
+    """Check that a port can be listened at.
+
+    Raises:
+        DevFailed: another process does.
+    """
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DevFailed(
+                f"{name}: port {port} is taken ({error.strerror}): stop the process that listens "
+                f"there, or give another --{name}-port"
+            ) from error
+
+
 class DevServers:
     """Starts servers when they are first needed, and stops all of them at the end.
 
@@ -28,15 +47,23 @@ class DevServers:
         given: URLs that the user gave, by variable: these servers are not started.
         log: gets their lines.
         guard: stops them if `dev` is killed.
+        ports: the fixed ports of "postgres" and "valkey". These servers are started also if the
+            application has an address of its own. Default: none.
     """
 
     def __init__(
-        self, folder: Path, given: Mapping[str, str], log: DevLog, guard: DevGuard
+        self,
+        folder: Path,
+        given: Mapping[str, str],
+        log: DevLog,
+        guard: DevGuard,
+        ports: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         self.addresses = dict(given)
         self._log = log
         self._guard = guard
+        self._ports = ports
         self._local: list[LocalServer] = []
         self._pids: list[int] = []
         self._followed: list[FollowedFile] = []
@@ -48,9 +75,11 @@ class DevServers:
         Raises:
             LocalServerFailed, DevFailed: one did not start; the text says where its log is.
         """
-        if needs.database and "RELIABLE_MQ_DATABASE" not in self.addresses:
+        is_wanted = needs.database or "postgres" in self._ports
+        if is_wanted and "RELIABLE_MQ_DATABASE" not in self.addresses:
             self._start("RELIABLE_MQ_DATABASE", "postgres", LocalPostgres(self._of_postgres()))
-        if needs.redis and "RELIABLE_MQ_REDIS" not in self.addresses:
+        is_wanted = needs.redis or "valkey" in self._ports
+        if is_wanted and "RELIABLE_MQ_REDIS" not in self.addresses:
             self._start("RELIABLE_MQ_REDIS", "valkey", LocalValkey(self.folder / "valkey"))
         if needs.broker and "RELIABLE_MQ_BROKER" not in self.addresses:
             self._start_broker()
@@ -67,6 +96,9 @@ class DevServers:
             self._pids.append(pid)
             self._guard.add(pid, server.stop_signal)
 
+        if port := self._ports.get(name):
+            _check_free(name, port)
+            server.port = port
         self._local.append(server)
         self.addresses[variable] = server.start(began)
         self._followed.append(FollowedFile(name, server.log_file))  # not the lines of its start
@@ -76,7 +108,6 @@ class DevServers:
         store = self.folder / "broker"
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
         command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
-        self._broker = DevProcess("broker", command, os.environ, self._log, self._guard)
         around = without_credentials(os.environ)
         self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(

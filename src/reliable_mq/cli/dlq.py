@@ -22,6 +22,7 @@ from reliable_mq.cli.found_messages import utc_now
 from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, takes_options_of
+from reliable_mq.command_words import typed
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.dead_letter import (
     CONSUMED_SINCE,
@@ -113,7 +114,7 @@ def list_(
     _print_rows([_row(each) for each in dead_letters], as_json=as_json)
     if dead_letters and not as_json:
         some = "MESSAGE_ID --group GROUP" if len(dead_letters) > 1 else _named(dead_letters[0])
-        say(f"to deliver one again: reliable-mq dlq retry {some} {place.found_by}".rstrip())
+        say(f"to deliver one again: {typed(f'dlq retry {some}', place.found_by)}")
 
 
 @app.command()

@@ -5,6 +5,7 @@ the level of our own loggers, and only if a person asks for one.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 OURS = "reliable_mq"
 TEXT: LogFormat = "text"
 INFO: LogLevel = "info"
-CHATTY = ("py4j",)
+CHATTY = ("py4j", "alembic")
 """Loggers of libraries that write lines of level INFO about each of their calls."""
 TELL_OUTAGES = (
     "reliable_mq.runtime.link",
@@ -58,8 +59,13 @@ Level = Annotated[LogLevel | None, level_option()]
 class PlainFormatter(logging.Formatter):
     """Formats log records for a terminal: one line for each, then its traceback.
 
-    A line of ours ends with the name of its event, which the reference explains.
+    The time is UTC, as in JSON. A line of ours ends with the name of its event, which the reference
+    explains.
     """
+
+    converter = time.gmtime  # type: ignore[assignment] # typeshed wants a method
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line of a record."""
@@ -88,6 +94,24 @@ def hush_outages() -> Callable[[], None]:
     return undo
 
 
+_shape: list[LogFormat] = []
+"""The shape of this process's lines: of the last command that has a log."""
+
+
+def note_shape(shape: LogFormat | None) -> None:
+    """Remember the shape of the log, so that an error before its first line has it, too."""
+    _shape[:] = [] if shape is None else [shape]
+
+
+def json_error(line: str) -> str | None:
+    """Return the line of an error that ends a command, if its log is JSON; else None."""
+    if _shape != ["json"]:
+        return None
+    return JsonFormatter().format(
+        logging.LogRecord(OURS, logging.ERROR, "", 0, "%s", (line,), None)
+    )
+
+
 def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> None:
     """Write the log to standard error, unless the application has configured its own.
 
@@ -95,6 +119,7 @@ def write_log(shape: LogFormat | None = None, level: LogLevel | None = None) -> 
         shape: how a line looks; None: `TEXT`.
         level: the least level; None: `INFO`, or what the application has set.
     """
+    note_shape(shape)
     for name in TELL_OUTAGES:
         logging.getLogger(name).setLevel(logging.NOTSET)
     ours = logging.getLogger(OURS)

@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from reliable_mq.cli.commands import SETTINGS, VerbCommand
-from reliable_mq.cli.log_options import hush_outages
-from reliable_mq.cli.remote_words import words_of
+from reliable_mq.cli.commands import SETTINGS, VerbCommand, unusable
+from reliable_mq.cli.log_options import hush_outages, json_error, note_shape
+from reliable_mq.cli.remote_words import name_server_hint, words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
@@ -68,7 +68,7 @@ VERBS = {
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),
-    "walk": Verb("walk", "Print the path of one message through all stations."),
+    "walk": Verb("walk", "Send a sample message, and print its path through all stations."),
 }
 
 
@@ -131,16 +131,16 @@ def explain(error: Exception) -> tuple[str, int] | None:
     """Return the line and the exit code for an error that is not a bug; None: it is a bug."""
     text = " ".join(str(error).split())
     if hasattr(error, "format_message"):  # an error of typer, or of the click that it uses
-        return _unusable(error), getattr(error, "exit_code", BAD_USAGE)
+        return unusable(error), getattr(error, "exit_code", BAD_USAGE)
     match error:
         case UsageError():
             return f"{error.place}: {text}" if error.place else text, BAD_USAGE
         case Unavailable() if text.startswith("no name server answers"):
-            return f"{text}; {_advice(text)}", FAILED
+            return f"{text}; {name_server_hint(text)}", FAILED
         case ReliableMQError() | OSError():
             return words_of(error), FAILED
         case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
-            return line, FAILED
+            return line, BAD_USAGE
         case _ if type(error).__module__ == "sqlalchemy.exc":
             # `orig` is the driver's own message, without the statement and its parameters
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -150,29 +150,6 @@ def explain(error: Exception) -> tuple[str, int] | None:
         case _ if type(error).__module__ == "redis.exceptions":
             return f"redis: {text}; start Redis, or correct its URL", FAILED
     return None
-
-
-def _advice(text: str) -> str:
-    """Return what to do about name servers that do not answer."""
-    if "demands a certificate" in text or "certificate of this side" in text:
-        return "set RELIABLE_MQ_TLS_CERT and RELIABLE_MQ_TLS_KEY to a certificate that it trusts"
-    if "certificate is refused" in text:
-        return (
-            "give it another certificate, or correct RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME"
-        )
-    if "closed the connection" in text and not os.environ.get("RELIABLE_MQ_TLS_CA"):
-        return "if it demands TLS, set RELIABLE_MQ_TLS_CA to the file of its authority"
-    return "start one (reliable-mq broker), or correct the address"
-
-
-def _unusable(error: Any) -> str:
-    """Return what is wrong with a command line, and which help to read."""
-    text = " ".join(error.format_message().split())
-    context = getattr(error, "ctx", None)
-    where = f"; see {context.command_path} --help" if context is not None else ""
-    if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
-        return text.replace(". Did you", ": did you") + where.replace("; see", " See")
-    return text.removesuffix(".") + where
 
 
 def _show_warning(
@@ -198,6 +175,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
     note_place()
+    note_shape(None)
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
     undo = hush_outages()
     try:
@@ -228,7 +206,11 @@ def run_plainly(call: Callable[[], object]) -> object:
         if explained is None:
             raise
         line, code = explained
-        say_trouble("error", pasteable(line))
+        text = pasteable(line)
+        if (as_json := json_error(text)) is not None:
+            print(as_json, file=sys.stderr)
+        else:
+            say_trouble("error", text)
         sys.exit(code)
 
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reliable_mq.command_words import typed
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.doctor.finding import Level
 from reliable_mq.escalate.escalation import EscalationKind
@@ -43,13 +44,12 @@ def standing(
         row["consumer_group"] for row in history.logs if row["state"] == LogState.CONSUMED
     )
     given_up = sorted(_given_up(history, records) - set(consumed))
-    place = f" {found_by}" if found_by else ""
     stub = history.stub
     if stub is not None and stub["status"] == StubStatus.VOIDED:
         return Standing(Level.OK, "voided by a person: it is not sent any more")
     if given_up:
         commands = tuple(
-            f"reliable-mq dlq retry {message_id} --group {shlex.quote(group)}{place}"
+            typed(f"dlq retry {message_id} --group {shlex.quote(group)}", found_by)
             for group in given_up
         )
         who = " and ".join(given_up)
@@ -64,8 +64,11 @@ def standing(
         text = f"settled: {by_whom}" if needed or consumed else "settled: the broker has stored it"
         return Standing(Level.OK, text)
     if stub["resend_time"] is None:
-        retry = f"reliable-mq stub retry {message_id}{place}"
-        text = f"waits for a person: it was sent {times(stub['count'])}, {by_whom}"
+        retry = typed(f"stub retry {message_id}", found_by)
+        tried = (
+            "it was sent" if stub["broker_name"] else "no broker has stored it; a send was tried"
+        )
+        text = f"waits for a person: {tried} {times(stub['count'])}, {by_whom}"
         return Standing(Level.ERROR, text, (retry,))
     waits = sorted({*groups_of(stub["required_groups"])} - set(consumed))
     missing = f", still missing {' and '.join(waits)}" if waits and consumed else ""

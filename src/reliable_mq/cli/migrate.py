@@ -33,6 +33,7 @@ def command(
             show_default=False,
         ),
     ] = "",
+    wait: options.Wait = False,
     as_json: printing.AsJson = False,
 ) -> None:
     """Migrate the tables to this release; create them if there are none."""
@@ -40,6 +41,8 @@ def command(
         raise UsageError("--from-revision needs --sql")
     if sql and (check or as_json):
         raise UsageError("--sql cannot be used with --check or --json")
+    if wait and not sql:
+        options.wait_for_databases(place)
     if place.db:
         databases = {"": Database(place.db, prefix=place.table_prefix, connections=1)}
     else:

@@ -95,5 +95,7 @@ async def _serve(
         metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={address_of(host, server.port)}", flush=True)
         await beat_until(stop)
+        address = address_of(host, server.port)
         tls.close()
         await server.close()
+        broker_events.SERVER_STOPPED.log(log, server="name server", address=address)

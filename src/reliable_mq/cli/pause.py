@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table as RichTable
 from sqlalchemy import select
 
 from reliable_mq.app.application import ReliableMQ
@@ -16,6 +15,8 @@ from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.resend.topic_gate import TopicRow, gate_of
+
+COLUMNS = ("database", "topic", "gate", "until", "failures", "by", "note")
 
 
 @takes_options_of(options.place_of, "place")
@@ -112,16 +113,19 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
         ]
         say_json(shown)
         return
-    if not known:
-        say("no topic is paused or closed", err=True)
-        return
-    table = RichTable("database", "topic", "gate", "until", "failures", "by", "note")
-    for name, row in known:
-        time = row.paused_until if row.is_paused else row.probe_time
-        gate = gate_of(row, now).value
-        cells = (name, row.topic, gate, _time(time), row.failures, row.actor, row.note)
-        table.add_row(*map(printing.text_of, cells))
-    printing.plain_console().print(table)
+    rows = [
+        {
+            "database": name,
+            "topic": row.topic,
+            "gate": gate_of(row, now).value,
+            "until": _time(row.paused_until if row.is_paused else row.probe_time),
+            "failures": row.failures,
+            "by": row.actor,
+            "note": row.note,
+        }
+        for name, row in known
+    ]
+    printing.print_rows(rows, COLUMNS, none="no topic is paused or closed")
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -18,11 +19,14 @@ from reliable_mq.reconcile.moments import parse_moment
 
 _CELL_LENGTH_MAX = 1_000  # characters of a value in a table
 _LINE_LENGTH_MAX = 20_000
+_FOLDED_WIDTH_MIN = 13  # a time needs two lines then, not three
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nothing is asked.")
+]
 
 
 def moment_of(text: str, option: str) -> datetime | None:
@@ -39,6 +43,8 @@ def print_rows(
 ) -> None:
     """Print these columns of rows as a table, or whole rows as JSON.
 
+    In a terminal that is too narrow for the table, each row is a block of lines.
+
     Args:
         rows: the rows.
         columns: the columns of the table.
@@ -51,16 +57,47 @@ def print_rows(
     if not rows:
         say(none, err=True)
         return
-    table = RichTable(box=None)
-    for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(text_of(row[name], _CELL_LENGTH_MAX) for name in columns))
+    cells = [[text_of(row[name], _CELL_LENGTH_MAX) for name in columns] for row in rows]
     # Without a terminal, a row is a line, whatever its length: other programs read it.
     console = plain_console(width=None if sys.stdout.isatty() else _LINE_LENGTH_MAX)
+    if (table := _table_within(console.width, columns, cells)) is None:
+        print("\n\n".join(_block(columns, row) for row in cells))
+        return
     with console.capture() as captured:
         console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def _table_within(
+    width: int, columns: Sequence[str], cells: Sequence[Sequence[str]]
+) -> RichTable | None:
+    """Return a table whose ids and keys stay on one line; None: they need more than this width.
+
+    A person copies ids and keys into the next command. Other values are folded.
+    """
+    table = RichTable(box=None)
+    for place, name in enumerate(columns):
+        heading = _heading(name)
+        longest = max(cell_len(text) for text in (heading, *(row[place] for row in cells)))
+        is_copied = name.endswith(("id", "key"))
+        least = longest if is_copied else min(longest, _FOLDED_WIDTH_MIN)
+        table.add_column(heading, overflow="fold", no_wrap=is_copied, min_width=least)
+    if sum((column.min_width or 0) + 2 for column in table.columns) > width:
+        return None
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _block(columns: Sequence[str], row: Sequence[str]) -> str:
+    """Return a row as lines, each with the heading and the value of a column."""
+    length = max(len(_heading(name)) for name in columns)
+    lines = (f"{_heading(name):{length}}  {text}" for name, text in zip(columns, row, strict=True))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def plain_console(width: int | None = None) -> Console:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from reliable_mq.cli import reconcile_options as options
-from reliable_mq.cli.commands import VerbCommand
+from reliable_mq.cli.commands import VerbCommand, unusable
 from reliable_mq.cli.log_options import write_log
 from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
@@ -75,8 +75,7 @@ class GroupedCommand(VerbCommand):
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
-            text = error.format_message()  # type: ignore[attr-defined]
-            say_trouble("error", " ".join(text.split()))
+            say_trouble("error", unusable(error))
             raise typer.Exit(BAD_USAGE) from None
 
 
@@ -125,7 +124,7 @@ def command(
     metrics = Path(prometheus) if prometheus else None
     with _bad_usage_is_failure():
         read = given.read()
-        urls, asked["prefix"] = list(read.urls), read.table_prefix
+        urls = list(read.urls)
         asked |= _ledgers(read)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:
@@ -165,7 +164,8 @@ def _bad_usage_is_failure() -> Iterator[None]:
 
 def _ledgers(read: Sources) -> dict[str, Any]:
     first, *more = read.stores or [""]
-    return {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
+    place = {"prefix": read.table_prefix, "application": read.application}
+    return place | {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
 
 
 def _print(summary: dict[str, Any], key: str, *, as_json: bool) -> None:

@@ -26,13 +26,15 @@ PREFIX_VARIABLE = "RELIABLE_MQ_TABLE_PREFIX"
 class Sources(NamedTuple):
     """What a run reads. `cluster`: name servers whose brokers are read by pulling; "": none.
 
-    `log_format` and `log_level` are settings of the application; None: it has none.
+    `application`: MODULE:OBJECT of the application that named the databases; "": none. `log_format`
+    and `log_level` are its settings; None: it has none.
     """
 
     urls: Sequence[str]
     table_prefix: str
     stores: Sequence[str]
     cluster: str
+    application: str = ""
     log_format: LogFormat | None = None
     log_level: LogLevel | None = None
 
@@ -91,7 +93,7 @@ class SourceOptions(NamedTuple):
         if not stores and not cluster:
             stores, cluster = _read_at(broker)
         prefix = prefix or os.environ.get(PREFIX_VARIABLE, "") or PREFIX
-        return Sources(urls, prefix, stores, cluster, *log)
+        return Sources(urls, prefix, stores, cluster, named, *log)
 
 
 def source_options(

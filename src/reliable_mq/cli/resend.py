@@ -28,6 +28,7 @@ def command(
     """Send unconfirmed stubs again; escalate those sent too often."""
     if as_json and not once:
         raise UsageError("--json needs --once")
+    log_options.note_shape(log_format)
     mq = options.application_of(place, "resend", broker=broker)
     log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if metrics_port:
@@ -39,6 +40,7 @@ def command(
             _print(mq.resend_once(), as_json=as_json)
         else:
             with stop_on_signal() as stopped:
+                mq.databases.wait_until_reached(stopped)  # not ready yet: no beat
                 mq.resend_forever(BeatingSignal(stopped, heart))
     finally:
         heart.end()

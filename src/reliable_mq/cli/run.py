@@ -58,6 +58,7 @@ def command(
     killed, the others finish their running handlers and end.
     """
     application = needed_application(argument, app)
+    log_options.note_shape(log_format)
     mq = loaded(application)
     log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if processes > 1:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reliable_mq.command_words import with_place
 from reliable_mq.errors import UsageError
 
 APPLICATION_VARIABLE = "RELIABLE_MQ_APP"
@@ -50,9 +51,9 @@ def note_place(found_by: str | None = None) -> None:
 
 def pasteable(text: str) -> str:
     """Return a text whose commands find the application or the database of this command."""
-    if not _place or "reliable-mq " not in text:  # it has no command
+    if not _place or not ("reliable-mq " in text or "RELIABLE_MQ_" in text):
         return text
-    return text.replace(" --app MODULE:OBJECT", f" {_place[0]}" if _place[0] else "")
+    return with_place(text, _place[0])
 
 
 def one_application(argument: str, option: str) -> str:

@@ -19,6 +19,7 @@ from reliable_mq.cli.found_messages import utc_now
 from reliable_mq.cli.printing import age_of, print_rows
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.command_words import typed
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
@@ -31,7 +32,7 @@ from reliable_mq.resend.topic_gate import TopicGate, gate_of, gate_text
 PREVIEW_ROWS = 50
 COLUMNS = (
     *("message_id", "time", "age", "topic", "tag", "key", "groups"),
-    *("status", "sent", "next", "note"),
+    *("status", "tries", "next", "note"),
 )
 
 app = VerbCommands("List, show, retry or void message stubs.")
@@ -66,7 +67,7 @@ def list_(
     _print_stubs(rows, as_json=as_json)
     for topic, row in topics.items():
         if not as_json and (row.is_closed or gate_of(row, now) is TopicGate.PAUSED):
-            end = f"reliable-mq pause {shlex.quote(topic)} --end {place.found_by}".rstrip()
+            end = typed(f"pause {shlex.quote(topic)} --end", place.found_by)
             say(f"{gate_text(row, now)}; to open it: {end}")
     if not as_json:
         for hint in _hints(rows, place.found_by):
@@ -92,7 +93,7 @@ def _print_stubs(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
                 "age": age_of(row["create_date"], now),
                 "key": row["message_key"],
                 "groups": ", ".join(row["required_groups"]),
-                "sent": row["count"],
+                "tries": row["count"],
                 "next": row["resend_time"],
             }
             for row in listed
@@ -109,13 +110,13 @@ def _hints(rows: Sequence[dict[str, Any]], found_by: str) -> list[str]:
     ]
     hints = []
     if any(row["given_up"] for row in waiting):
-        hints.append(f"given up by consumer groups; to see them: reliable-mq dlq list {found_by}")
+        hints.append(f"given up by consumer groups; to see them: {typed('dlq list', found_by)}")
     if any(not row["given_up"] for row in waiting):
         hints.append(
-            "all sends used up; to send all of them again: reliable-mq stub retry --escalated"
-            f" {found_by}"
+            "all sends used up; to send all of them again: "
+            + typed("stub retry --escalated", found_by)
         )
-    return [hint.rstrip() for hint in hints]
+    return hints
 
 
 @app.command()

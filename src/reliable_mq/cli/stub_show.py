@@ -20,6 +20,8 @@ from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.cli.printing import age_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.command_words import typed
+from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_stub_table import MEANINGS
 from reliable_mq.errors import UsageError
@@ -115,7 +117,7 @@ def _print_matches(
         say(f"{len(rows)} messages have the key {key}")
     print_rows(rows, MATCHES, as_json=as_json)
     if not as_json:
-        say(f"to see one of them: reliable-mq stub show MESSAGE_ID {found_by}".rstrip())
+        say(f"to see one of them: {typed('stub show MESSAGE_ID', found_by)}")
 
 
 def _print(
@@ -144,11 +146,14 @@ def _print(
         return
     facts: dict[str, Any] = {"message_id": message_id, "state": state.text, **shown}
     for name, value in facts.items():
+        if name == "missed" and shown.get("status") == StubStatus.CONFIRMED.name:
+            continue  # it says who sends: nobody has to
         if not isinstance(value, list):
             meaning = f" ({MEANINGS[name]})" if name == "missed" and value else ""
             say(f"{name:16} {text_of(value)}{meaning}")
     say()
     for each in moments:
-        say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
+        time = each.time.isoformat(timespec="milliseconds") if each.time else "now"
+        say(f"{time:29}  {each.ledger:18}  {each.what}")
     for command in state.commands:
         say(f"to send it again: {command}")

@@ -52,7 +52,7 @@ LANDMARKS = tuple(
 
 
 def command(as_json: printing.AsJson = False) -> None:
-    """Print the path of one message through all stations."""
+    """Send a sample message, and print its path through all stations."""
     steps, verdicts = walk()
     if as_json:
         rows = [

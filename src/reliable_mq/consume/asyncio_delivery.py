@@ -28,7 +28,6 @@ from reliable_mq.consume.sql_receipts import (
     Attempt,
     consumed_ids,
     log_postponed,
-    log_suppressed,
 )
 from reliable_mq.database.asyncio_world import AsyncioWorld
 from reliable_mq.database.thread_world import ThreadWorld, run
@@ -411,7 +410,7 @@ class MessageProcessing:
 
     def _suppressed(self, message: ReceivedMessage, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery of a message that already had its effect."""
-        log_suppressed(entry)
+        self._attempts.suppressed.log(entry)
         if RESENT in message.properties:  # its sender has missed the notice
             self._attempts.notices.consumed([entry])
         return DeliveryOutcome(CONSUMED)

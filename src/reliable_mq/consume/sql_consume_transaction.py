@@ -32,9 +32,9 @@ from reliable_mq.consume.shared_run import SharingPolicy
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     SqlReceipts,
+    SuppressedLines,
     log_duplicate,
     log_postponed,
-    log_suppressed,
     numbered,
 )
 from reliable_mq.database.attempt_list import AttemptEnd
@@ -91,13 +91,14 @@ class ConsumeTransaction:
         self.wait_after = self._judge.wait_after
         self.unhandled = self._judge.unhandled
         self.sharing = SharingPolicy()
+        self.suppressed = SuppressedLines()
         self._faults = FaultLog(log, f"group {consumer.group}: a lease may expire")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
 
     def acknowledge(self, entry: LogEntry) -> DeliveryOutcome:
         """Settle a delivery whose row says CONSUMED."""
-        log_suppressed(entry)
+        self.suppressed.log(entry)
         self.notices.consumed([entry])
         return DONE
 
@@ -204,7 +205,7 @@ class ConsumeTransaction:
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
         if self.notices.is_forgotten(connection, entry, attempt.message):
-            log_suppressed(entry)
+            self.suppressed.log(entry)
             return AttemptStart.SKIP
         if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
             return AttemptStart.RUN

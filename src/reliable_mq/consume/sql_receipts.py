@@ -5,6 +5,7 @@ both or none. Receives attempts with the rows of their messages; returns which a
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.message_facts import NO_KEY
+from reliable_mq.telemetry.outages import FaultRate
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +54,20 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
     return msgspec.structs.replace(attempt, entry=entry, message=message)
 
 
-def log_suppressed(entry: LogEntry) -> None:
-    """Log that a delivery was suppressed: its message already had its effect."""
-    application_events.DUPLICATE_SUPPRESSED.log(log, **_facts(entry))
+class SuppressedLines:
+    """The lines about suppressed deliveries: after a restart there are many.
+
+    Invariant: at most one a minute, with the number of those that were not written.
+    """
+
+    def __init__(self) -> None:
+        self._rate = FaultRate()
+
+    def log(self, entry: LogEntry) -> None:
+        """Log that a delivery was suppressed: its message already had its effect."""
+        unsaid = self._rate.count_fault(entry.group, time.monotonic())
+        if unsaid is not None:
+            application_events.DUPLICATE_SUPPRESSED.log(log, **_facts(entry), unsaid=unsaid)
 
 
 def log_postponed(entry: LogEntry) -> None:

@@ -58,7 +58,7 @@ def readiness(mq: ReliableMQ) -> Health:
 
     Call it in a thread, not on an event loop.
     """
-    answers = {name: _ask(each) for name, each in mq.databases.items()}
+    answers = {mq.shown_name(name): _ask(each) for name, each in mq.databases.items()}
     checks = {}
     until = monotonic() + ANSWER_SECONDS
     for name, answer in answers.items():

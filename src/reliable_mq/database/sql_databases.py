@@ -11,15 +11,35 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import is_database_down
 from reliable_mq.database.sql_places import place_of
 from reliable_mq.database.sql_urls import checked_url, shown_url
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import MAIN_DATABASE, Settings
+
+REACH_SECONDS, REACH_SECONDS_MAX = 0.5, 5.0
+"""The pauses between two tries to reach a database at the start: the first, and the longest."""
+_REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+"""PostgreSQL refuses a new connection in words: its driver gives no SQLSTATE then."""
+
+
+def _is_reached(database: Database) -> bool:
+    if database.dialect == "sqlite":  # a file is never away, and a connection would make it
+        return True
+    try:
+        with database.engine.connect():
+            return True
+    except DBAPIError as error:
+        said = str(error.orig)
+        if not is_database_down(error) or any(each in said for each in _REFUSALS):
+            raise
+        return False
 
 
 class Databases(Mapping[str, Database]):
@@ -131,6 +151,22 @@ class Databases(Mapping[str, Database]):
         if len(self) == 1:
             return next(iter(self.values())).create_tables()
         return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
+
+    def wait_until_reached(self, stopped: StopSignal) -> bool:
+        """Wait until each database was reached once, or `stopped`; return whether all were.
+
+        Their watches log when one is away, and when it is back.
+
+        Raises:
+            DBAPIError: one refused us: a wrong password, no such database.
+        """
+        for each in self.values():
+            pause = REACH_SECONDS
+            while not _is_reached(each):
+                if stopped.wait(pause):
+                    return False
+                pause = min(2 * pause, REACH_SECONDS_MAX)
+        return True
 
     def check_tables(self) -> None:
         """Check that each database has all our tables; measure the databases' clocks.

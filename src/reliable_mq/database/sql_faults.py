@@ -143,7 +143,7 @@ class FaultLog:
         self._log = log
         self._what = what
         self._rate = FaultRate()
-        self._told: set[str] = set()
+        self.is_failing = False  # whether a line of `log_line` has no `note_success` yet
 
     def log_fault(self, error: BaseException) -> None:
         """Log a fault: a line for a known one, and the traceback for any other."""
@@ -163,19 +163,14 @@ class FaultLog:
     def log_line(self, kind: str, line: str) -> None:
         """Log a line, unless a line of this kind was logged in the last minute."""
         if self._rate.count_fault(kind, time.monotonic()) is not None:
-            self._told.add(kind)
+            self.is_failing = True
             application_events.OPERATION_FAILING.log(self._log, what=self._what, error=line)
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether a line of `log_line` has no `note_success` yet."""
-        return bool(self._told)
 
     def note_success(self) -> None:
         """Log that the operation works again, if a line said that it does not."""
-        if self._told:
+        if self.is_failing:
             application_events.OPERATION_WORKS.log(self._log, what=self._what)
-            self._told.clear()
+            self.is_failing = False
 
 
 class DatabaseWatch:

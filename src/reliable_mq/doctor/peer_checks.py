@@ -1,16 +1,21 @@
 """Checks of Redis and the brokers: do they answer, and do they work as we need? Values only."""
 
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
 from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.errors import ConfigurationError, NotPermitted, ReliableMQError, WrongPeer
 from reliable_mq.limits import DELAY_LEVELS_TEXT, REFUSES_SENDS_PERCENT, REMOVES_FILES_PERCENT
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
 _NEARLY_FULL_PERCENT = 5  # below a mark
 _REFUSES = "diskSpaceWarningLevelRatio", *REFUSES_SENDS_PERCENT
 _REMOVES = "diskSpaceCleanForciblyRatio", *REMOVES_FILES_PERCENT
+_OF_BROKERS = frozenset(
+    ("TBW102", "BenchmarkTest", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+)
 _DISK_RATIOS = "commitLogDiskRatio", "consumeQueueDiskRatio"
 
 
@@ -77,7 +82,53 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
         _timers(each.name, each.config, each.runtime, context.settings.timer_range_seconds, report)
     if not report.findings:
         names = ", ".join(each.name for each in cluster.brokers)
-        report.ok(f"{names}, {len(cluster.topics)} topics")
+        count = sum(_is_of_applications(topic, cluster) for topic in cluster.topics)
+        report.ok(f"{names}, {count} topics of applications")
+
+
+def _is_of_applications(topic: str, cluster: ClusterFacts) -> bool:
+    """Return whether a topic is none that brokers have, and none of a group."""
+    clusters = {each.config.get("brokerClusterName", "") for each in cluster.brokers}
+    theirs = clusters | {f"{each}_REPLY_TOPIC" for each in clusters}
+    theirs |= {each.name for each in cluster.brokers}
+    return not (
+        topic in theirs
+        or topic in _OF_BROKERS
+        or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, "RMQ_SYS_", "rmq_sys_"))
+    )
+
+
+def groups(context: CheckContext, report: CheckFindings) -> None:
+    """All members of a consumer group subscribe to the same topics.
+
+    A broker shares the queues of each topic among all members, and knows one subscription of a
+    group. So queues go to members that do not read them.
+    """
+    if context.cluster is None:
+        report.skip("the brokers cannot be asked for the members")
+        return
+    for group, members in sorted(context.cluster.members.items()):
+        sides: dict[frozenset[str], list[str]] = {}
+        for client_id, topics in sorted(members.items()):
+            sides.setdefault(topics, []).append(client_id)
+        if len(sides) > 1:
+            said = "; ".join(
+                f"{_some(ids)} to {', '.join(sorted(topics)) or 'none'}"
+                for topics, ids in sorted(sides.items(), key=lambda side: sorted(side[0]))
+            )
+            report.error(
+                f"members of group {group} subscribe to different topics: {said}. Each takes "
+                "queues of the others' topics, and does not read them",
+                "give each application a group name of its own; during a deployment that changes "
+                "topics, wait for its end",
+            )
+    if not report.findings:
+        report.ok("the members of each group subscribe to the same topics")
+
+
+def _some(ids: list[str]) -> str:
+    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    return f"{ids[0]}{more}"
 
 
 # Parts of a broker's refusals -> what to do.
@@ -107,6 +158,11 @@ def remedy_of(error: ReliableMQError) -> str:
         return (
             "give the server another certificate; or correct tls_ca or tls_hostname "
             "(RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME)"
+        )
+    if "closed the connection" in text or "sent an invalid command" in text:
+        return (
+            "if what listens there demands TLS, set tls_ca (RELIABLE_MQ_TLS_CA); else correct "
+            "broker (RELIABLE_MQ_BROKER)"
         )
     return "correct that setting" if isinstance(error, ConfigurationError) else ""
 

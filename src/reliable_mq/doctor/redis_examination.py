@@ -55,11 +55,12 @@ CHECKS: dict[str, Check] = {
     "topics": topics,
     "orphans": orphans,
     "readers": readers,
+    "groups": peer_checks.groups,
     "redis": peer_checks.redis,
     "broker": peer_checks.broker,
 }
 
-_OF_THE_APPLICATION = frozenset({"windows", "redis", "broker"})
+_OF_THE_APPLICATION = frozenset({"windows", "groups", "redis", "broker"})
 """Checks that do not depend on the database: they run once for an application."""
 
 _SEEN_WITHIN = timedelta(minutes=10)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.command_words import typed
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConfigurationError, error_text
 from reliable_mq.escalate.escalation import (
@@ -115,7 +116,7 @@ class LogNotifier:
 
     def _typed(self, verbs: str, *words: str) -> str:
         """Return a command to paste. Each word is quoted, so a shell does not interpret it."""
-        return " ".join(filter(None, ("reliable-mq", verbs, shlex.join(words), self._where())))
+        return typed(" ".join(filter(None, (verbs, shlex.join(words)))), self._where())
 
 
 def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:

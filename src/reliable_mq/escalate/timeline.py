@@ -26,6 +26,7 @@ from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.plain_text import times
 
 Row = Mapping[str, Any]
+_ONE_TRANSACTION = timedelta(seconds=1)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
@@ -78,6 +79,8 @@ def timeline(
 ) -> list[TimelineEntry]:
     """Return the timeline of a message, in order. Entries without a known time come last.
 
+    What happened in the same millisecond, as a broker counts, is in the order of cause and effect.
+
     Args:
         history: the rows of the databases.
         records: the broker's records: the message, and its copies in retry and dead-letter topics.
@@ -85,16 +88,39 @@ def timeline(
     found: list[TimelineEntry] = []
     if history.stub is not None:
         found += _of_stub(history.stub)
+    found += map(_of_record, records)
     for log in history.logs:
         found += _of_log(log)
-    found += map(_of_record, records)
     found += map(_of_confirmation, history.confirmations)
+    found += map(_of_audit, history.audits)
+    if history.stub is not None:
+        found += _of_stub_state(history.stub)
     for escalation in history.escalations:
         found += _of_escalation(escalation)
     found += [moment for alert in history.alerts for moment in _of_alert(alert)]
-    found += map(_of_audit, history.audits)
     found += map(_of_finding, history.findings)
-    return sorted(found, key=lambda moment: moment.time or _END_OF_TIME)  # equal ones stay in order
+    confirmed = _confirmed_at(history)
+
+    def order(moment: TimelineEntry) -> datetime:
+        time = moment.time or _END_OF_TIME
+        is_end = moment.ledger == "stub" and moment.what.startswith(StubStatus.CONFIRMED.name)
+        time = max(time, confirmed) if is_end and confirmed is not None else time
+        return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+    return sorted(found, key=order)  # equal ones stay in the order of cause and effect
+
+
+def _confirmed_at(history: MessageHistory) -> datetime | None:
+    """Return when the last consumption was that let its transaction confirm the stub.
+
+    Both are one transaction, and read its clock at two moments.
+    """
+    stub = history.stub
+    if stub is None or stub["update_date"] is None:
+        return None
+    until = stub["update_date"] + _ONE_TRANSACTION
+    times = [log["consume_date"] for log in history.logs if log["consume_date"] is not None]
+    return max((time for time in times if time <= until), default=None)
 
 
 def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
@@ -105,13 +131,19 @@ def _of_stub(stub: Row) -> Iterator[TimelineEntry]:
     )
     if stub["deliver_time"] is not None:
         yield TimelineEntry(stub["deliver_time"], "stub", "delivery time of the message")
+
+
+def _of_stub_state(stub: Row) -> Iterator[TimelineEntry]:
     sent = f"sent {times(stub['count'])}"
+    if stub["count"] and stub["broker_name"] is None:
+        sent = f"a send was tried {times(stub['count'])}, and no broker has acknowledged one"
     if not stub["count"] and stub["status"] == StubStatus.CONFIRMED:
         sent = "no send is noted here: dlq retry sent it, or the process died right after the send"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
-    noted = f": {stub['note']}" if stub["note"] else ""
+    is_settled = stub["status"] == StubStatus.CONFIRMED
+    noted = f"{'; noted before' if is_settled else ''}: {stub['note']}" if stub["note"] else ""
     yield TimelineEntry(
         stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}"
     )

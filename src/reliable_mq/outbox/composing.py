@@ -291,11 +291,13 @@ def key_text(key: object) -> str:
     """Return a key as a message carries it. None, as from a nullable column, is no key.
 
     Raises:
-        MessageRefused: it is a collection or bytes.
+        MessageRefused: it is a collection, bytes, or an object that has no text of its own.
     """
     if isinstance(key, str):
         return key
-    if isinstance(key, _NO_KEYS):
+    kind = type(key)
+    has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    if isinstance(key, _NO_KEYS) or has_no_text:
         raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}: {key!r:.80}")
     return "" if key is None else str(key)
 

@@ -12,6 +12,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.outbox.media_type import media_type_of
+from reliable_mq.outbox.not_a_number import not_a_number_in
 from reliable_mq.outbox.schema import schema_of
 from reliable_mq.plain_text import a_kind
 
@@ -32,12 +33,18 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
         content_type: the media type of bytes or a str, if it says more than the Python type.
 
     Raises:
-        MessageRefused: the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB.
+        MessageRefused: the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB. A
+            float that is no number, or infinite, cannot be written: it would become null.
         UsageError: the content type is malformed, or given for a payload that is JSON.
     """
     body, natural = _encode(payload)
     if content_type:
         natural = _chosen(content_type, payload)
+    if b"null" in body and (number := not_a_number_in(payload)):
+        raise MessageRefused(
+            f"{a_kind(payload)} cannot be written as JSON: {number}, which JSON has not; "
+            "send None, or a text"
+        )
     if not body:
         raise MessageRefused("the payload is empty; RocketMQ carries no message without a body")
     if len(body) > MESSAGE_BODY_SIZE_MAX:

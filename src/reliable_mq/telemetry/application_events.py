@@ -5,7 +5,16 @@ from reliable_mq.telemetry.log_event import debug, error, info, warning
 RESEND_STARTED = info(
     "resend_started", "application %(application)s: resend looks every %(interval)g s"
 )
-APPLICATION_READY = info("application_ready", "application %(application)s %(state)s %(consumes)s")
+APPLICATION_READY = info(
+    "application_ready", "application %(application)s is ready and consumes %(consumes)s"
+)
+APPLICATION_WAITS = info(
+    "application_waits",
+    "application %(application)s is started, and waits for a broker for %(consumes)s",
+)
+APPLICATION_STOPPED = info(
+    "application_stopped", "application %(application)s: the %(part)s has stopped"
+)
 APPLICATION_NOT_STARTED = warning(
     "application_not_started",
     "application %(application)s sends but is not started: nobody consumes its messages, "
@@ -20,7 +29,9 @@ MESSAGES_UNSIGNED = warning(
 )
 GROUPS_UNKNOWN = warning("groups_unknown", "%(problem)s")
 ALERTS_SENT = info(
-    "alerts_sent", "alerts: %(stuck)d stuck, %(sent)d digests sent, %(failed)d failed"
+    "alerts_sent",
+    "%(stuck)d stubs are newly stuck; people were told by %(sent)d digests, and %(failed)d digests "
+    "could not be sent",
 )
 RESEND_LEASE_DOUBTFUL = warning("resend_lease_doubtful", "%(problem)s")
 WORKER_ENDED = warning("worker_ended", "worker %(pid)d ended with code %(code)d")
@@ -44,7 +55,7 @@ SIGNATURE_REFUSED = error(
 DUPLICATE_SUPPRESSED = info(
     "duplicate_suppressed",
     "group %(group)s: suppressed duplicate of message %(message_id)s (key %(key)s) of "
-    "topic %(topic)s",
+    "topic %(topic)s; %(unsaid)d more since the last such line",
 )
 DELIVERY_POSTPONED = info(
     "delivery_postponed",

@@ -228,6 +228,7 @@ MASTER_TABLES_REFUSED = warning(
     "master_tables_refused",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
+SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(
     "figures_failed", "the figures of the %(source)s for its metrics cannot be read; it serves on"

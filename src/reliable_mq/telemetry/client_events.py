@@ -82,6 +82,7 @@ QUEUE_READING_BROKEN = error(
 TOPIC_NOT_THERE = info(
     "topic_not_there", "group %(group)s: topic %(topic)s has no route yet: %(error)s"
 )
+TOPIC_THERE = info("topic_there", "group %(group)s: topic %(topic)s is there and is read")
 QUEUE_MOVES_LATE = warning(
     "queue_moves_late",
     "group %(group)s: queue %(queue_id)d of topic %(topic)s at %(broker)s moves to "
@@ -198,7 +199,7 @@ TRACE_CONTEXT_UNREADABLE = warning(
 )
 PEER_LOST = warning("peer_lost", "%(peer)s is lost: %(error)s")
 PEER_NOT_REACHED = warning("peer_not_reached", "%(peer)s cannot be reached yet: %(error)s")
-PEER_BACK = info("peer_back", "%(peer)s answers again after %(seconds).0f s")
+PEER_BACK = info("peer_back", "%(peer)s answers, after %(seconds).0f s in which it did not answer")
 SENT = info(
     "sent",
     "%(result)s: message %(message_id)s (key %(key)s) to topic %(topic)s%(detail)s",

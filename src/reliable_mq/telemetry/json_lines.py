@@ -11,7 +11,7 @@ LOGGING = {
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from reliable_mq.telemetry.log_event import TAKEN
 
@@ -23,12 +23,16 @@ def event_of(record: logging.LogRecord) -> str:
     return str(getattr(record, "event", ""))
 
 
+def _is_float(value: object) -> TypeGuard[float]:
+    return type(value) is float
+
+
 class JsonFormatter(logging.Formatter):
     """Formats log records as JSON objects, one in a line.
 
     Always there: `time` (UTC, ISO 8601), `level`, `logger`, `message`. A line of ours has `event`
-    and the event's fields; another one has the fields of its `extra`. A traceback is `exception`,
-    a stack is `stack`. A number that JSON does not have (NaN) is a text.
+    and the event's fields, rounded to millionths; another one has the fields of its `extra`. A
+    traceback is `exception`, a stack is `stack`. A number that JSON does not have (NaN) is a text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -44,7 +48,7 @@ class JsonFormatter(logging.Formatter):
             line["event"] = event
         for name, value in vars(record).items():
             if name not in TAKEN and not name.startswith("_"):
-                line.setdefault(name, value)
+                line.setdefault(name, round(value, 6) if event and _is_float(value) else value)
         if record.exc_info and record.exc_info[0]:
             line["exception"] = record.exc_text or self.formatException(record.exc_info)
         if record.stack_info:

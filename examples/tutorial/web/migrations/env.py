@@ -1,21 +1,16 @@
 """Migrations of the shop's tables and of reliable_mq's, by one command: `alembic upgrade head`."""
 
 from alembic import context
-from shop.messaging import mq
 
+from shop.messaging import mq
 from shop.models import Table
 
 
-# --8<-- [start:filter]
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:
     """Leave the tables of reliable_mq out: autogenerate would drop them."""
     return kind != "table" or name is None or not name.startswith(mq.settings.table_prefix)
 
 
-# --8<-- [end:filter]
-
-
-# --8<-- [start:run]
 mq.migrate()  # reliable_mq's own tables, on a connection of its own
 
 with mq.database.engine.connect() as connection:
@@ -26,4 +21,3 @@ with mq.database.engine.connect() as connection:
     )
     with context.begin_transaction():
         context.run_migrations()
-# --8<-- [end:run]

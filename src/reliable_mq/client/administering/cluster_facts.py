@@ -14,6 +14,7 @@ from reliable_mq.client.connecting.routes import Broker, decode_cluster
 from reliable_mq.client.flow import Call, Flow, Instant, call_all, now, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ProtocolError, ReliableMQError
+from reliable_mq.names import RETRY_PREFIX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -21,6 +22,8 @@ from reliable_mq.wire.java_properties import parse_properties
 
 _UPTIME = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SECONDS_OF = (86_400, 3_600, 60, 1)
+_MEMBERS_ASKED = 50
+"""Most members of a group that are asked for their topics."""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,8 @@ class ClusterFacts(msgspec.Struct, frozen=True):
             None for a filter that is not by tags.
         readers: for each requested topic, the groups that subscribe to it or have ever committed
             an offset in it. Topics for which a broker did not answer are left out.
+        members: for each requested group with several members, the topics of each by client id,
+            as it says itself. Members that do not answer are left out.
     """
 
     brokers: tuple[BrokerFacts, ...]
@@ -58,6 +63,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     consumed: frozenset[str]
     subscriptions: dict[str, dict[str, str | None]] = {}
     readers: dict[str, frozenset[str]] = {}
+    members: dict[str, dict[str, frozenset[str]]] = {}
 
 
 def cluster_facts(
@@ -80,6 +86,7 @@ def cluster_facts(
     subscriptions: dict[str, dict[str, str | None]] = {}
     readers: dict[str, set[str]] = {topic: set() for topic in topics}
     untold: set[str] = set()
+    members: dict[str, dict[str, frozenset[str]]] = {}
     for broker in masters:
         brokers.append((yield from _broker_facts(broker, settings.request_timeout_seconds)))
         asked = [
@@ -92,6 +99,9 @@ def cluster_facts(
             if _is_success(answer) and _field(answer.body, "connectionSet"):
                 table = _field(answer.body, "subscriptionTable") or {}
                 subscriptions.setdefault(group, {}).update(_tags_by_topic(table))
+                told = members.setdefault(group, {})
+                ids = [each for each in _member_ids(answer.body) if each not in told]
+                told.update((yield from _topics_of_members(broker, settings, group, ids)))
         asked = [
             _ask(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, settings, {"topic": topic})
             for topic in topics
@@ -111,6 +121,7 @@ def cluster_facts(
             for topic, found in readers.items()
             if masters and topic not in untold
         },
+        members={group: found for group, found in members.items() if len(found) > 1},
     )
 
 
@@ -129,6 +140,37 @@ def _tags_by_topic(table: Any) -> dict[str, str | None]:
         }
     except AttributeError as error:
         raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error
+
+
+def _member_ids(body: bytes) -> list[str]:
+    try:
+        return [str(each["clientId"]) for each in _field(body, "connectionSet")]
+    except (TypeError, KeyError) as error:
+        raise ProtocolError(f"an answer cannot be decoded: {error!r}") from error
+
+
+def _topics_of_members(
+    broker: Broker, settings: ClientSettings, group: str, ids: Sequence[str]
+) -> Flow[dict[str, frozenset[str]]]:
+    """Ask members for their topics. A broker keeps one table for a group: that of the last beat."""
+    asked = [
+        _ask(
+            broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            settings,
+            {"consumerGroup": group, "clientId": each, "jstackEnable": "false"},
+        )
+        for each in ids[:_MEMBERS_ASKED]
+    ]
+    found: dict[str, frozenset[str]] = {}
+    for client_id, answer in zip(ids, (yield from call_all(asked)), strict=False):
+        rows = _field(answer.body, "subscriptionSet") if _is_success(answer) else None
+        if isinstance(rows, list):
+            topics = (str(row.get("topic", "")) for row in rows if isinstance(row, dict))
+            found[client_id] = frozenset(
+                each for each in topics if each and not each.startswith(RETRY_PREFIX)
+            )
+    return found
 
 
 def _ask(

@@ -203,6 +203,7 @@ class QueueFetcher:
                     topic=topic,
                     error=error,
                 )
+                self._obstacles.note_absent(topic)
         if await self._client.run(raise_version(self.group)):
             await self._client.send_full_heartbeats()
         else:
@@ -215,6 +216,8 @@ class QueueFetcher:
             changes = await self._client.run(rebalance(self.group))
             self._obstacles.log_repeated(changes.obstacles)
             self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
+            if not changes.obstacles:
+                self._obstacles.note_there(changes.missing)
             settled = changes.settled
             if changes.left:
                 self.give_up_queues(changes.left)

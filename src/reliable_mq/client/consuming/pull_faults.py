@@ -11,8 +11,16 @@ from reliable_mq.message import MessageQueue
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.message_facts import queue_facts
 from reliable_mq.telemetry.outages import Outages
+from reliable_mq.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
+
+_NO_SUBSCRIPTION = "the consumer's subscription not exist"
+_OTHER_TOPICS = (
+    "code {code}: the broker has no subscription of this group to this topic: probably another "
+    "application has the same group name and subscribes to other topics, and each takes the "
+    "other's queues; give each application a group name of its own (reliable-mq doctor names both)"
+)
 
 
 class PullFaults:
@@ -41,7 +49,7 @@ class PullFaults:
         self._kinds.setdefault(queue.topic, set()).add(kind)
         is_told = self._outages.lose(kind, seconds)
         event = client_events.PULL_FAILED if is_told else client_events.PULL_UNANSWERED
-        event.log(log, group=self._group, **queue_facts(queue), error=error)
+        event.log(log, group=self._group, **queue_facts(queue), error=_in_words(error))
 
     def works(self, queue: MessageQueue, seconds: float) -> None:
         """Note that the pulls of a queue work again."""
@@ -70,3 +78,14 @@ class PullFaults:
         """
         if self._kinds.keys() != {each.topic for each in self._failing}:
             raise InvariantBroken(f"group {self._group}: a topic fails without a queue")
+
+
+def _in_words(error: RemoteError | ProtocolError) -> object:
+    """Return an error, or its likely reason, where the broker's words do not say it."""
+    if (
+        isinstance(error, RemoteError)
+        and error.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        and error.remark.startswith(_NO_SUBSCRIPTION)
+    ):
+        return _OTHER_TOPICS.format(code=error.code)
+    return error

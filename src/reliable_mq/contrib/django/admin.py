@@ -10,6 +10,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 
+from reliable_mq.cli.found_messages import history_of
 from reliable_mq.contrib.django.configuration import name_of_alias
 from reliable_mq.contrib.django.database import DjangoDatabase
 from reliable_mq.contrib.django.models import (
@@ -19,11 +20,16 @@ from reliable_mq.contrib.django.models import (
     EscalationRow,
     MessageStub,
 )
+from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.stub_filter import status_text
+from reliable_mq.escalate.timeline import MessageHistory, timeline
 from reliable_mq.outbox.stub import StubEvent
+from reliable_mq.plain_text import printable, printable_lines
 
 WHY = "by the admin of Django"
+PAYLOAD_LENGTH_MAX = 20_000
+"""Characters of a payload that a page shows."""
 
 
 class RowsToRead(admin.ModelAdmin):
@@ -112,13 +118,47 @@ class MessageStubs(RowsOfMessages):
     list_filter = ("status", "given_up", "topic")
     search_fields = ("=message_id", "=message_key")
     ordering = ("-seq",)
+    readonly_fields = ("payload", "timeline")
+
+    @admin.display(description="payload")
+    def payload(self, row: MessageStub) -> str:
+        """Return the content of the message as text."""
+        return printable_lines(str(readable(_history(row))["content"])[:PAYLOAD_LENGTH_MAX])
+
+    @admin.display(description="timeline")
+    def timeline(self, row: MessageStub) -> Any:
+        """Return all that the databases know about the message, in order; no broker is asked."""
+        from django.utils.html import format_html_join  # noqa: PLC0415 - needs settings
+
+        return format_html_join(
+            "",
+            "<div>{} <b>{}</b> {}</div>",
+            (
+                (
+                    each.time.isoformat(" ", timespec="milliseconds") if each.time else "now",
+                    each.ledger,
+                    printable(each.what),
+                )
+                for each in timeline(_history(row))
+            ),
+        )
+
+
+def _history(row: MessageStub) -> MessageHistory:
+    """Return the history of a stub from all databases: consumers may have one of their own."""
+    from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
+
+    return history_of(list(shared().databases.values()), row.message_id)
 
 
 @admin.register(EscalationRow)
 class Escalations(RowsOfMessages):
     """Escalations."""
 
-    list_display = ("kind", "topic", "message_key", "consumer_group", "reason", "create_date")
+    list_display = (
+        *("kind", "topic", "message_key", "consumer_group", "reason", "create_date"),
+        *("close_date", "close_reason"),
+    )
     list_filter = (("close_date", admin.EmptyFieldListFilter), "kind", "topic")
     search_fields = ("=message_id", "=message_key")
     ordering = ("-seq",)

@@ -59,6 +59,10 @@ class DjangoMQ(ReliableMQ):
         """
         return cls(**arguments())
 
+    def shown_name(self, database: str) -> str:
+        """Return the alias of a database: the first one is not "main" for Django."""
+        return alias_of(database)
+
     def _make_database(self, name: str, url: str, **options: Any) -> Database:
         del url  # tests of Django change the name of the database after this object was made
         alias = alias_of(name)

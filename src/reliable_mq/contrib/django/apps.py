@@ -1,6 +1,8 @@
 """The app of Django."""
 
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig
@@ -8,6 +10,9 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.db.utils import OperationalError
 from django.utils.module_loading import autodiscover_modules
+
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.plain_text import printable
 
 
 class ReliableMQConfig(AppConfig):
@@ -24,7 +29,26 @@ class ReliableMQConfig(AppConfig):
 
         post_migrate.connect(_empty_after_flush, sender=self, dispatch_uid="reliable_mq")
         connection_created.connect(_make_durable, dispatch_uid="reliable_mq")
-        autodiscover_modules("consumers")
+        try:
+            autodiscover_modules("consumers")
+        except ReliableMQError as error:
+            _end_command(error)
+            raise
+
+
+def _end_command(error: ReliableMQError) -> None:
+    """End a command of `manage.py` with the message of a check: a wrong setting is no bug.
+
+    `check` could not say it: it imports the views, which raise this, too. `runserver` waits for a
+    change of a file, so it gets the error.
+    """
+    words = sys.argv
+    is_command = Path(words[0]).name in ("manage.py", "django-admin", "__main__.py")
+    if is_command and len(words) > 1 and words[1] != "runserver":
+        sys.exit(
+            "SystemCheckError: System check identified some issues:\n\nERRORS:\n"
+            f"?: (reliable_mq.E001) {printable(str(error))}"
+        )
 
 
 def _empty_after_flush(using: str, **_more: Any) -> None:

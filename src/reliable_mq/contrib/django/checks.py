@@ -1,13 +1,20 @@
-"""What `manage.py check` says about messaging; it connects to nothing."""
+"""What `manage.py check` says about messaging; only with `--database` it connects."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
+from django.db import Error as DjangoError
 from django.db import connections
+from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.contrib.django.configuration import aliases
+from reliable_mq.contrib.django.configuration import aliases, name_of_alias
+from reliable_mq.contrib.django.database import DjangoDatabase
+from reliable_mq.database.sql_schema import differences
 from reliable_mq.errors import ReliableMQError
 
+_SHOWN = 3
 _LEVELS = (None, "read committed")
 
 
@@ -23,6 +30,47 @@ def check_settings(app_configs: Any, **_more: Any) -> list[CheckMessage]:
     except ReliableMQError as error:
         return [Error(str(error), id="reliable_mq.E001")]
     return found
+
+
+@register(Tags.database)
+def check_tables(
+    app_configs: Any, databases: Sequence[str] | None = None, **_more: Any
+) -> list[CheckMessage]:
+    """Check that the databases have our tables.
+
+    A warning: `migrate` runs the checks before it makes them.
+    """
+    del app_configs
+    if sys.argv[1:2] == ["migrate"]:
+        return []
+    try:
+        return [
+            each for alias in aliases() if alias in (databases or ()) for each in _tables_of(alias)
+        ]
+    except ReliableMQError:  # `check_settings` says it
+        return []
+
+
+def _tables_of(alias: str) -> list[CheckMessage]:
+    from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
+
+    database = shared().databases[name_of_alias(alias)]
+    assert isinstance(database, DjangoDatabase)  # noqa: S101 - for type checkers
+    try:
+        with database.joined_engine.connect() as connection:
+            found = [str(each) for each in differences(connection, database.metadata)]
+    except (DjangoError, SQLAlchemyError) as error:
+        return [Warning(f"DATABASES[{alias!r}] cannot be used: {error}", id="reliable_mq.W004")]
+    if not found:
+        return []
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return [
+        Warning(
+            f"DATABASES[{alias!r}]: {'; '.join(found[:_SHOWN])}{more}.",
+            hint=f"Run python manage.py migrate reliable_mq --database {alias}.",
+            id="reliable_mq.W003",
+        )
+    ]
 
 
 def _of_alias(alias: str) -> list[CheckMessage]:

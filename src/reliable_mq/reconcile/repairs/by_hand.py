@@ -18,15 +18,27 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 
 @dataclass(frozen=True)
 class LedgerLocations:
-    """Where a run read its ledgers. `name_servers` "": the run used no cluster."""
+    """Where a run read its ledgers.
+
+    `name_servers` "": the run used no cluster. `application`: MODULE:OBJECT of the application that
+    named the databases; "": none.
+    """
 
     urls: Sequence[str] = field(repr=False)
     prefix: str
     name_servers: str
+    application: str = ""
 
     def words(self, *, at_broker: bool) -> list[str]:
         """Return the options for these locations. A password is left out, as in every report."""
-        words = ["--app", "MODULE:OBJECT"]  # the application has all its databases
+        if self.application:  # it knows its databases, its broker and their passwords
+            words = ["--app", self.application]
+            return (
+                [*words, "--broker", self.name_servers]
+                if at_broker and self.name_servers
+                else words
+            )
+        words = ["--app", "MODULE:OBJECT"]  # an application has all its databases
         if len(self.urls) == 1:
             words = ["--db", shown_url(self.urls[0])]
             words += ["--table-prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []

@@ -50,6 +50,7 @@ class RunOptions:
         increment: continue where the last increment ended. With `anew`, read everything, and let
             later increments continue from there.
         managed: topics that count as managed even without a stub.
+        application: MODULE:OBJECT of the application that named the databases; "": none.
         unmanaged: topics that earlier runs took as managed, but that are not.
     """
 
@@ -73,6 +74,7 @@ class RunOptions:
     tells: bool = False
     export: str | None = None
     ledgers: str | None = None
+    application: str = ""
     stores: tuple[str, ...] = ()
     cluster: str | None = None
     partial: bool = False

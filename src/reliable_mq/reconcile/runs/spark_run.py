@@ -282,7 +282,9 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
         summary["increment"] = increment_summary(going_on, tally.carried)
-    place = LedgerLocations(options.databases, options.prefix, options.cluster or "")
+    place = LedgerLocations(
+        options.databases, options.prefix, options.cluster or "", options.application
+    )
     return with_commands(summary, place), result
 
 

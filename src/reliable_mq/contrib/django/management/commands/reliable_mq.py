@@ -19,8 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from reliable_mq.cli.main import run
 from reliable_mq.cli.shared_options import APPLICATION_VARIABLE
-
-APPLICATION = "reliable_mq.contrib.django:mq"
+from reliable_mq.command_words import DJANGO_APPLICATION
 
 
 class Command(BaseCommand):
@@ -53,7 +52,7 @@ class Command(BaseCommand):
 
     def execute_words(self, words: list[str]) -> None:
         """Run `reliable-mq` with these words and this application."""
-        os.environ[APPLICATION_VARIABLE] = APPLICATION
+        os.environ[APPLICATION_VARIABLE] = DJANGO_APPLICATION
         here = str(Path.cwd())
         sys.path[:0] = [] if here in sys.path else [here]
         share_path()

@@ -1,0 +1,268 @@
+/* The search of the site. It takes the place of the theme's worker, which demands every word.
+   It speaks the messages of the theme: 0 the index, 1 ready, 2 a query, 3 its result, 4 failed.
+   A record is a section of a page. Words of a title weigh most, then words of the path (the titles
+   above it), then words of the text. A record without some of the words comes after those with all. */
+"use strict";
+(() => {
+  const WEIGHTS = { title: 9, path: 4, text: 1 };
+  const PAGE_SIZE = 10;
+  const STOP = new Set(("a about an and are as at be by can do does for from how i if in into is it my of on or our " +
+    "that the their this to was we what when which why will with you your").split(" "));
+  // Words that users type, and the words of our pages for them. Each line holds words of one meaning.
+  const SYNONYMS = [
+    "size limit big large bytes length maximum",
+    "order ordering sequence fifo sharding",
+    "customer key shard sharding",
+    "grow growing grows pending backlog lag unsent waiting",
+    "tls ssl encrypt certificate https",
+    "dlq dead poison",
+    "duplicate twice idempotent dedupe deduplication",
+    "schedule periodic cron",
+    "delay later postpone",
+    "env environment variable",
+    "crash kill killed die",
+    "error fail failure failed",
+    "auth authentication login password account secret credentials",
+    "log logging logs",
+    "monitor monitoring prometheus metrics grafana",
+    "install installation extras pip",
+    "k8s kubernetes deploy deployment docker container",
+    "postgres postgresql psql",
+    "async asyncio asynchronous",
+    "remove delete purge",
+    "upgrade update version migrate",
+    "retry retries again resend",
+    "settings configuration configure config",
+    "throttle quota ratelimit",
+    "schema pydantic json",
+    "isolation serializable",
+  ];
+
+  function stem(word) {
+    let w = word;
+    if (w.length > 4 && /(ies|ied)$/.test(w)) w = w.slice(0, -3) + "y";
+    else if (w.length > 3 && /[^su]s$/.test(w)) w = w.slice(0, -1);
+    if (w.length > 5 && w.endsWith("ing")) w = w.slice(0, -3).replace(/([^lsz])\1$/, "$1");
+    else if (w.length > 4 && w.endsWith("ed")) w = w.slice(0, -2).replace(/([^lsz])\1$/, "$1");
+    else if (w.length > 3 && w.endsWith("ss")) return w;
+    return w.length > 3 && w.endsWith("e") ? w.slice(0, -1) : w;
+  }
+
+  /* Calls take(word, start, end) for each word outside tags. A name such as RELIABLE_MQ_APP or
+     wheel.cfg is a word, and so is each part of it. */
+  function words(text, take) {
+    const finder = /<[^>]*>|&[a-z#0-9]+;|[\p{L}\p{N}]+(?:[_.-][\p{L}\p{N}]+)*/gu;
+    for (let found; (found = finder.exec(text)); ) {
+      const whole = found[0];
+      if (whole[0] === "<" || whole[0] === "&") continue;
+      const parts = /[\p{L}\p{N}]+/gu;
+      const start = found.index;
+      let count = 0;
+      for (let part; (part = parts.exec(whole)); count++) {
+        if (part[0].length < whole.length) take(part[0].toLowerCase(), start + part.index, start + part.index + part[0].length, true);
+      }
+      take(whole.toLowerCase(), start, start + whole.length, false);
+    }
+  }
+
+  let items = [];
+  let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
+  let names = new Map(); // first two letters -> stems, for prefixes
+  let titles = []; // the stems of each title
+  const synonyms = new Map(); // stem -> stems of its meaning
+
+  function learn(data) {
+    items = data.items;
+    index = new Map();
+    names = new Map();
+    titles = [];
+    items.forEach((item, id) => {
+      const seen = new Map();
+      const own = new Set();
+      for (const [field, weight] of Object.entries(WEIGHTS)) {
+        const text = field === "path" ? (item.path || []).join(" / ") : item[field] || "";
+        words(text, (word) => {
+          const s = stem(word);
+          if (field === "title" && !STOP.has(word)) own.add(s);
+          const now = seen.get(s) || { title: 0, path: 0, text: 0 };
+          now[field] += 1;
+          seen.set(s, now);
+        });
+      }
+      titles.push(own);
+      for (const [s, counts] of seen) {
+        // A word that comes again says a little more, a long table of it does not say all.
+        const score = WEIGHTS.title * Math.min(counts.title, 1) + WEIGHTS.path * Math.min(counts.path, 1) +
+          WEIGHTS.text * Math.min(1 + Math.log2(Math.max(counts.text, 0.5)), 3.5);
+        if (!index.has(s)) index.set(s, new Map());
+        index.get(s).set(id, score);
+      }
+    });
+    for (const s of index.keys()) {
+      const head = s.slice(0, 2);
+      if (!names.has(head)) names.set(head, []);
+      names.get(head).push(s);
+    }
+    for (const line of SYNONYMS) {
+      const group = line.split(" ").map(stem);
+      for (const s of group) {
+        if (!synonyms.has(s)) synonyms.set(s, new Set());
+        for (const other of group) if (other !== s) synonyms.get(s).add(other);
+      }
+    }
+  }
+
+  const weightOf = (s) => Math.log(1 + items.length / (1 + (index.get(s) || new Map()).size));
+
+  function nearest(s) { // one wrong, missing, added or exchanged letter
+    if (s.length < 5) return [];
+    const found = [];
+    for (const other of index.keys()) {
+      if (Math.abs(other.length - s.length) > 1 || other[0] !== s[0]) continue;
+      let a = 0;
+      while (a < s.length && s[a] === other[a]) a++;
+      const rest = s.slice(a), near = other.slice(a);
+      if (rest.slice(1) === near.slice(1) || rest.slice(1) === near || rest === near.slice(1) ||
+        (rest.slice(2) === near.slice(2) && rest[0] === near[1] && rest[1] === near[0])) found.push(other);
+    }
+    return found;
+  }
+
+  /* Returns what a typed word matches: [stem, how well (0 to 1)]. */
+  function matches(typed) {
+    const s = stem(typed);
+    const found = new Map();
+    const add = (other, how) => found.set(other, Math.max(how, found.get(other) || 0));
+    if (index.has(s)) add(s, 1);
+    if (typed.length >= 2) {
+      for (const other of names.get(typed.slice(0, 2)) || []) {
+        if (other !== s && other.startsWith(s)) add(other, index.has(s) ? 0.25 : 0.8);
+      }
+    }
+    // A metric's name without its prefix: dead_letters_open.
+    if (found.size === 0 && typed.includes("_")) for (const other of index.keys()) if (other.includes(s)) add(other, 0.9);
+    if (typed.length > 2) for (const other of synonyms.get(s) || []) if (index.has(other)) add(other, 0.45);
+    if (found.size === 0) for (const other of nearest(s)) add(other, 0.5);
+    return found;
+  }
+
+  function wanted(input) {
+    const typed = [];
+    words(input, (word, start, end, part) => typed.push({ word, start, end, part }));
+    // A whole name that a page has is looked for as it is; of an unknown one, its parts.
+    const has = (word) => index.has(stem(word)) || (word.includes("_") && [...index.keys()].some((s) => s.includes(stem(word))));
+    const known = typed.filter((each) => !each.part && (each.word.match(/[_.-]/) ? has(each.word) : true));
+    const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end);
+    const all = typed.filter((each) => (each.part ? !inside(each) : known.includes(each)));
+    const content = all.filter((each) => !STOP.has(each.word));
+    return (content.length ? content : all).map((each) => each.word);
+  }
+
+  function found(input) {
+    const typed = [...new Set(wanted(input))];
+    const asked = typed.map((word) => ({ word, found: matches(word) }));
+    let total = 0;
+    const records = new Map(); // record -> { score, weight of the words that it has }
+    for (const { word, found } of asked) {
+      const weight = found.size ? Math.max(...[...found].filter(([, how]) => how >= 0.45).map(([s]) => weightOf(s)), 1) : 3;
+      total += weight;
+      const best = new Map();
+      for (const [s, how] of found) {
+        for (const [id, score] of index.get(s)) {
+          const value = how * score;
+          if (value > (best.get(id) || [0])[0]) best.set(id, [value, how]);
+        }
+      }
+      for (const [id, [value, how]] of best) {
+        const now = records.get(id) || { score: 0, weight: 0 };
+        now.score += weight * value;
+        now.weight += weight * (how >= 0.8 ? 1 : how >= 0.45 ? 0.8 : 0.6);
+        records.set(id, now);
+      }
+    }
+    const stems = new Set(typed.map(stem));
+    const ranked = [];
+    for (const [id, { score, weight }] of records) {
+      const item = items[id];
+      let value = score * Math.pow(weight / total, 2);
+      if (item.level === 1) value *= 1.5;
+      // The more of a title was asked for, the more the page is about that.
+      const own = titles[id];
+      const shared = [...own].filter((s) => stems.has(s)).length;
+      if (own.size) value *= 1 + shared / own.size;
+      if (/^(evidence|project)\//.test(item.location)) value *= 0.4;
+      else if (/^reference\/api\//.test(item.location)) value *= 0.6;
+      ranked.push({ id, value });
+    }
+    ranked.sort((a, b) => b.value - a.value || a.id - b.id);
+    // Several sections of one page must not hide other pages.
+    const times = new Map();
+    for (const each of ranked) {
+      const page = items[each.id].location.split("#")[0];
+      const before = times.get(page) || 0;
+      times.set(page, before + 1);
+      each.value *= Math.pow(0.75, before);
+    }
+    ranked.sort((a, b) => b.value - a.value || a.id - b.id);
+    return { ranked, asked };
+  }
+
+  function ranges(text, asked) {
+    const shown = [];
+    words(text, (word, start, end) => {
+      const s = stem(word);
+      for (const each of asked) {
+        const how = each.found.get(s);
+        if (how === undefined || (each.word.length > 2 && how < 0.3 && !word.startsWith(each.word))) continue;
+        const last = shown[shown.length - 1];
+        const value = word.startsWith(each.word) ? each.word.length : -1;
+        if (last && last.start <= start && end <= last.end) return;
+        while (shown.length && start <= shown[shown.length - 1].start) shown.pop();
+        shown.push({ start, end, value });
+        return;
+      }
+    });
+    return shown;
+  }
+
+  function result(query) {
+    const input = typeof query.input === "string" ? query.input : "";
+    const { ranked, asked } = found(input);
+    const from = (query.page && query.page.from) || 0;
+    const page = (start) => ({ id: 0, size: PAGE_SIZE, from: start });
+    return {
+      items: ranked.slice(from, from + PAGE_SIZE).map(({ id, value }) => ({
+        id,
+        matches: ["title", "path", "text"].map((field) => ({
+          id,
+          field,
+          score: value,
+          value: {
+            text: {},
+            highlight: { ranges: ranges(field === "path" ? (items[id].path || []).join("") : items[id][field] || "", asked) },
+          },
+        })),
+      })),
+      query: { select: {}, values: [] },
+      pagination: {
+        total: ranked.length,
+        prev: from >= PAGE_SIZE ? page(from - PAGE_SIZE) : undefined,
+        next: from + PAGE_SIZE < ranked.length ? page(from + PAGE_SIZE) : undefined,
+      },
+      aggregations: [],
+    };
+  }
+
+  self.onmessage = (event) => {
+    try {
+      if (event.data.type === 0) {
+        learn(event.data.data);
+        self.postMessage({ type: 1 });
+      } else if (event.data.type === 2) {
+        self.postMessage({ type: 3, data: result(event.data.data) });
+      }
+    } catch (error) {
+      self.postMessage({ type: 4 });
+    }
+  };
+})();
