@@ -1,8 +1,9 @@
 """A master and its slave over sockets: one log, one set of queues, and reads from both."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,20 @@ from tests.waiting import eventually, run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
 from reliable_mq.replication.ha_frames import encode_report
+from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.testing.local_servers import free_port
 
 
 @asynccontextmanager
 async def serving(
-    store: Path, name_servers: str = "", **properties: str
+    store: Path, name_servers: str = "", port: str = "", **properties: str
 ) -> AsyncIterator[BrokerServer]:
     server = BrokerServer(
         BrokerOptions(
             store=store,
-            port=0,
+            port=int(port or 0),
             name_server_port=0,
             name_servers=name_servers,
             properties={
@@ -119,3 +123,63 @@ def test_with_access_control_only_slaves_at_allowed_addresses_get_the_log(
     run_scene(scene())
     told = [each for each in caplog.records if getattr(each, "event", "") == "slave_cut"]
     assert bool(told) == bool(allowed)
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [each.getMessage() for each in caplog.records if getattr(each, "event", "") == event]
+
+
+def test_a_slave_outlives_its_master_and_follows_it_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "reliable_mq")
+    monkeypatch.setattr(ha_slave, "RETRY_SECONDS", 0.1)
+    port = str(free_port())
+    own = {**MASTER, "haListenPort": str(free_port())}
+
+    async def scene() -> None:
+        names = NameServer()
+        await names.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{names.port}"
+        async with AsyncExitStack() as slaves:
+            async with serving(tmp_path / "master", address, port, **own) as master:
+                slave = await slaves.enter_async_context(
+                    serving(tmp_path / "slave", address, **SLAVE)
+                )
+                async with AsyncClient(address) as client:
+                    await client.create_topic("t", 1)
+                    await client.send(Message(topic="t", body=b"1"))
+                await eventually(lambda: end_of(slave) == end_of(master))
+                await eventually(lambda: "t" in slave._core.state.topics.by_name)
+            await eventually(lambda: told(caplog, "master_lost"))
+            async with serving(tmp_path / "master", address, port, **own) as master:
+                async with AsyncClient(address) as client:
+                    await client.send(Message(topic="t", body=b"2"))
+                await eventually(lambda: end_of(slave) == end_of(master))
+        await names.close()
+
+    run_scene(scene())
+    assert len(told(caplog, "master_followed")) == 2
+    assert len(told(caplog, "master_lost")) <= 2, "each reason once"
+    assert told(caplog, "slave_gone")
+
+
+def test_a_slave_without_an_account_says_that_the_master_refuses_its_tables(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        names = NameServer()
+        await names.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{names.port}"
+        async with (
+            serving(tmp_path / "master", address, **MASTER, **ON),
+            serving(tmp_path / "slave", address, **SLAVE),
+        ):
+            await eventually(lambda: told(caplog, "master_tables_refused"))
+            await eventually(lambda: told(caplog, "master_lost"))
+        await names.close()
+
+    run_scene(scene())
+    (first, *_) = told(caplog, "master_tables_refused")
+    assert "request 21 is refused: username cannot be null" in first
+    assert "does not say where its log begins" in told(caplog, "master_lost")[0]

@@ -5,6 +5,7 @@ masters and slaves, and takes over the tables of the master.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import request
+from reliable_mq.wire.command import Command, request
 
 log = limited_log(__name__)
 
@@ -36,6 +37,7 @@ TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
 _ROOM_SECONDS = 0.1
+_FAULTS = (Unavailable, FrameError, ValueError, msgspec.MsgspecError)
 
 
 class Replication:
@@ -43,12 +45,17 @@ class Replication:
 
     Args:
         send: sends replies.
+        tls: encrypts the connection over which tables come; None: plain.
         schedule_turn: writes what was appended.
     """
 
     def __init__(
-        self, send: Callable[[list[Answer]], None], schedule_turn: Callable[[], None]
+        self,
+        send: Callable[[list[Answer]], None],
+        schedule_turn: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self._tls = tls
         self._config = BrokerConfig()
         self._schedule_turn = schedule_turn
         self._send = send
@@ -103,6 +110,7 @@ class Replication:
             on_lost=lambda _address: None,
             sign=sign_as(self._config.access.inner_client),
             tells_outages=False,
+            tls=self._tls,
         )
         tables = _MasterTables(core, links, registrar)
         store = _CoreAsSlaveStore(core, writer, self._schedule_turn)
@@ -188,10 +196,10 @@ class _MasterTables:
         """
         try:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await self._links.call(self._registrar.master, asked, _TIMEOUT)
+            answer = await self._ask(self._registrar.master, asked)
             table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
             return max(0, int(table["commitLogMinOffset"]))  # Apache's: -1 without any message
-        except (Unavailable, FrameError, ValueError, KeyError) as error:
+        except (*_FAULTS, KeyError) as error:
             raise ConnectionError(
                 f"the master does not say where its log begins: {error}"
             ) from error
@@ -203,13 +211,17 @@ class _MasterTables:
             if address:
                 try:
                     await self._take(address)
-                except (Unavailable, FrameError, ValueError) as error:
+                except _FAULTS as error:
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
     async def _take(self, address: str) -> None:
         for asked in table_requests():
-            answer = await self._links.call(address, asked, _TIMEOUT)
-            if answer.code != ResponseCode.SUCCESS:
-                raise ValueError(f"request {asked.code} was answered by {answer.code}")
+            answer = await self._ask(address, asked)
             take_table(self._core.state, asked.code, answer.body, now_ms())
+
+    async def _ask(self, address: str, asked: Command) -> Command:
+        answer = await self._links.call(address, asked, _TIMEOUT)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
+        return answer
