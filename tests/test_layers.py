@@ -44,7 +44,8 @@ ARROWS: dict[str, frozenset[str]] = {
     ),
     "name_server": VALUES | {"wire"},
     "access": VALUES | {"wire"},
-    "broker_core": VALUES | {"access", "wire"},
+    "broker_core": VALUES | {"access", "replication", "wire"},
+    "replication": VALUES | {"wire"},
     "client": VALUES | {"extras", "outcomes", "wire"},
     "database": VALUES | {"extras"},
     "outbox": VALUES | {"database"},
@@ -66,7 +67,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"idempotency.redis_servers"}
     | {"periodic.declaration"}
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
-    "runtime": VALUES | {"access", "wire", "name_server", "broker_core"},
+    "runtime": VALUES | {"access", "wire", "name_server", "broker_core", "replication"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {

@@ -258,5 +258,9 @@ class StoreCorrupt(StoreError):
     """A file of the store has impossible content; the text names file and offset."""
 
 
+class ReplicationError(StoreError):
+    """The log of a master cannot be copied to this slave; the text names offsets and both sides."""
+
+
 class InvariantBroken(ReliableMQError):
     """The code broke its own promise. This is a bug."""

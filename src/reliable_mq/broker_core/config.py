@@ -6,6 +6,7 @@ cleanFileForciblyEnable is false: a full disk removes no message before its file
 Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
+import ipaddress
 import re
 from typing import Annotated
 
@@ -52,8 +53,12 @@ from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.record import address_of
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+ASYNC_MASTER = "ASYNC_MASTER"
+SYNC_MASTER = "SYNC_MASTER"
+SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
 _DELAY = re.compile(r"[0-9]{1,9}[smhd]")
@@ -71,6 +76,8 @@ _QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
 _AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+_Replicas = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_HaPort = Annotated[int, msgspec.Meta(ge=-1, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
 _HeldSize = Annotated[int, msgspec.Meta(ge=4 * FRAME_SIZE_MAX, le=I32_MAX)]  # of many peers
@@ -85,6 +92,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
     broker_name: _Name = msgspec.field(default="broker-a", name="brokerName")
     broker_id: I32 = msgspec.field(default=0, name="brokerId")
+    broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
+    ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
+    ha_sources: str = msgspec.field(default="", name="haAllowedAddresses")
+    ha_master: str = msgspec.field(default="", name="haMasterAddress")
+    # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
+    in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
+    slave_timeout_ms: _Positive = msgspec.field(default=3_000, name="slaveTimeout")
+    ha_gap_max: _Positive = msgspec.field(default=256 * 1024 * 1024, name="haMaxGapNotInSync")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
     listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
@@ -235,6 +250,39 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master, and takes no messages from clients."""
+        return self.broker_role == SLAVE
+
+    @property
+    def slaves_needed(self) -> int:
+        """The slaves that must have a message before it is acknowledged; 0: none."""
+        return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
+
+    @property
+    def slave_networks(self) -> tuple[Network, ...] | None:
+        """Where slaves may be; None: anywhere.
+
+        Slaves have no accounts. With access control they must be on this machine, or where
+        `haAllowedAddresses` says.
+
+        Raises:
+            ConfigurationError: when that is no list of networks.
+        """
+        if not self.ha_sources and not self.authenticates:
+            return None
+        try:
+            return parse_networks(self.ha_sources or "127.0.0.0/8,::1")
+        except ValueError as error:
+            raise ConfigurationError(f"haAllowedAddresses: {error}") from error
+
+    @property
+    def ha_address(self) -> str:
+        """The address for slaves, "host:port"; Apache's brokers announce one in any case."""
+        port = self.ha_port if self.ha_port > 0 else self.listen_port + 1
+        return address_of(self.broker_ip, port)
+
+    @property
     def address(self) -> str:
         """The address of this broker for clients, "host:port"."""
         return address_of(self.broker_ip, self.listen_port)
@@ -287,6 +335,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def delays_ms(self) -> dict[int, int]:
         """The delay of each level, from level 1."""
         return parse_delay_levels(self.delay_levels)
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Return the networks of a list with commas: `10.0.0.7,10.1.0.0/16`.
+
+    Raises:
+        ValueError: when one of them is no address or network.
+    """
+    return tuple(ipaddress.ip_network(each.strip()) for each in text.split(",") if each.strip())
 
 
 def has_access_control(config: BrokerConfig) -> bool:

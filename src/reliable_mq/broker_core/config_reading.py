@@ -10,11 +10,20 @@ from collections.abc import Mapping
 import msgspec
 
 from reliable_mq.access.access_settings import SECRET_PROPERTIES, SecretText
-from reliable_mq.broker_core.config import ASYNC_FLUSH, SYNC_FLUSH, BrokerConfig, parse_delay_levels
+from reliable_mq.broker_core.config import (
+    ASYNC_FLUSH,
+    ASYNC_MASTER,
+    SLAVE,
+    SYNC_FLUSH,
+    SYNC_MASTER,
+    BrokerConfig,
+    parse_delay_levels,
+)
 from reliable_mq.broker_core.quotas import parse_quotas
 from reliable_mq.broker_core.store.retention import parse_hours
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.host_and_port import NotAPlace, host_and_port_of
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, PORT_MAX
 from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_properties import as_property
 
@@ -53,6 +62,16 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     return config, warnings
 
 
+def port_for_slaves(properties: Mapping[str, str], port: int) -> dict[str, str]:
+    """Return the property `haListenPort` of a master that does not have it: the next port.
+
+    A broker without `brokerRole` takes no slaves. `port`: the broker's; 0: the system chooses both.
+    """
+    if properties.get("brokerRole", SLAVE) == SLAVE or "haListenPort" in properties:
+        return {}
+    return {"haListenPort": str(port + 1 if 0 < port < PORT_MAX else 0)}
+
+
 def _sounds_like_access(name: str) -> bool:
     return "auth" in name.lower() and len(name) <= _SHOWN_MAX
 
@@ -88,6 +107,9 @@ _OF_ACCESS = (
 _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
+        *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
+        "haAllowedAddresses",
+        *("slaveTimeout", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
         *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),
@@ -146,6 +168,26 @@ def _check_quotas(name: str, text: str) -> None:
         raise ConfigurationError(f"{name}: {error}") from error
 
 
+def _check_role(config: BrokerConfig) -> None:
+    if config.broker_role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
+        raise ConfigurationError(
+            f"brokerRole={config.broker_role}: use {ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}"
+        )
+    if config.is_slave != (config.broker_id > 0):
+        needed = "a number above 0" if config.is_slave else "0"
+        raise ConfigurationError(
+            f"brokerId={config.broker_id}: a broker with brokerRole={config.broker_role} has "
+            f"{needed}"
+        )
+    _ = config.slave_networks  # it raises for what is wrong there
+    try:
+        is_place = not config.ha_master or host_and_port_of(config.ha_master).port
+    except NotAPlace:
+        is_place = None
+    if not is_place:
+        raise ConfigurationError(f"haMasterAddress={cut(config.ha_master, _SHOWN_MAX)}: host:port")
+
+
 def _check(config: BrokerConfig) -> None:
     parse_delay_levels(config.delay_levels)
     _ = config.access  # it raises for what is wrong there
@@ -165,8 +207,7 @@ def _check(config: BrokerConfig) -> None:
         ipaddress.ip_address(config.broker_ip)
     except ValueError as error:
         raise ConfigurationError(f"brokerIP1={config.broker_ip}: not an IP address") from error
-    if config.broker_id != 0:
-        raise ConfigurationError(f"brokerId={config.broker_id}: only masters (0) are supported")
+    _check_role(config)
     if config.message_size_max > MESSAGE_BODY_SIZE_MAX:
         raise ConfigurationError(
             f"maxMessageSize={config.message_size_max}: a record can hold at most "

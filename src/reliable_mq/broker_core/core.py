@@ -21,8 +21,10 @@ from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.at_slave import Find, at_slave
 from reliable_mq.broker_core.requests.audited import AUDITED
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.guarded import guarded
@@ -91,7 +93,8 @@ class BrokerCore:
         self.state = BrokerState(config, store, self._timers(config, store))
         self.state.processors = processors
         guard = self.state.guard
-        self._handler_of = HANDLERS.get if guard is None else guarded(guard)
+        handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
+        self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
         # A signature covers fields that no typed header has.
         self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
@@ -300,6 +303,16 @@ class BrokerCore:
         if store.upkeep.due:
             store.upkeep.flush_due()
 
+    def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
+        """Note how far the slaves have the log that a synchronous master waits for.
+
+        Return the replies that waited for this. `has_slaves`: whether enough are connected.
+        """
+        answers = self.state.answers
+        if isinstance(answers, ReplicatedAnswers):
+            answers.acknowledge(offset, has_slaves=has_slaves)
+        return answers.take_ready()
+
     def _note_durable(self, end: int) -> None:
         """Tell those who wait for it that everything before log offset `end` is durable."""
         state = self.state
@@ -360,6 +373,8 @@ class BrokerCore:
         """Do the work that is due: delays, long polls, expired clients, files."""
         state, config = self.state, self.state.config
         state.note_pressure(now_ms)
+        if isinstance(state.answers, ReplicatedAnswers):
+            state.answers.expire(now_ms)
         statistics = state.statistics
         if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
             statistics.begin_sampling(state.store.upkeep.take_grown(), now_ms)
@@ -368,7 +383,8 @@ class BrokerCore:
         self._answer_due(now_ms)
         state.member_notices.tell_some()
         state.calls.expire(now_ms)
-        self._store_what_is_due(now_ms)
+        if not config.is_slave:
+            self._store_what_is_due(now_ms)
         self._save_offsets(now_ms)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:

@@ -199,6 +199,28 @@ class GroupTable:
         self.forbidden = file.forbidden_table
         self.version = file.data_version
 
+    def take_over(self, text: str) -> bool:
+        """Take over a master's table; return whether something has changed.
+
+        Raises:
+            ValueError: when the text is no such table. Nothing was changed then.
+        """
+        file = fastjson.decode(text, _File)
+        groups = {
+            name: msgspec.structs.replace(group, group_name=name)
+            for name, group in file.subscription_group_table.items()
+        }
+        changed = [name for name, group in groups.items() if self.by_name.get(name) != group]
+        gone = [name for name in self.by_name if name not in groups]
+        is_changed = bool(changed or gone) or self.forbidden != file.forbidden_table
+        for name in changed:
+            self._set(groups[name])
+        for name in gone:
+            del self.by_name[name]
+            self._rows.remove(name)
+        self.forbidden, self.version = file.forbidden_table, file.data_version
+        return is_changed
+
 
 @decodable
 class _File(msgspec.Struct, rename="camel"):

@@ -15,7 +15,6 @@ from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.peer_texts import read_json_as
-from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 
@@ -64,7 +63,7 @@ def _header(state: BrokerState) -> dict[str, str]:
         "brokerName": config.broker_name,
         "brokerAddr": config.address,
         "clusterName": config.broker_cluster_name,
-        "haServerAddr": address_of(config.broker_ip, config.listen_port + 1),
+        "haServerAddr": config.ha_address,
         "brokerId": str(config.broker_id),
         "compressed": "false",
         "bodyCrc32": "0",

@@ -4,14 +4,16 @@ Receives changes from the request handlers. Returns a `Turn`. Performs no I/O it
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
+from typing import Any
 
 import msgspec
 
 from reliable_mq.access.access_table import AccessTable
 from reliable_mq.access.guard import Guard
-from reliable_mq.broker_core.answers import Answers, SendReply
+from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
@@ -34,6 +36,7 @@ from reliable_mq.broker_core.names import (
 )
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
+from reliable_mq.broker_core.replicated_answers import answers_of
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
@@ -46,6 +49,7 @@ from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.replication.ha_status import status_of_master
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
@@ -63,6 +67,11 @@ from reliable_mq.wire.record import pack_host
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker writes
 
 log = limited_log(__name__)
+
+
+def _status_without_slaves(config: BrokerConfig, log_end: int) -> dict[str, Any]:
+    """Return the status of a master that no slave follows."""
+    return status_of_master((), log_end, config.ha_gap_max)
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
@@ -152,12 +161,13 @@ class BrokerState:
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
+        self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.processors = 1  # of the machine
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
-        self.answers = Answers()
+        self.answers = answers_of(config)
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()
         self.creators = Creators(self.topics, self.groups, self.access, self.files)

@@ -307,6 +307,27 @@ class TopicTable:
         self.version = file.data_version
         self.is_ours = file.writer == _WRITER or text.startswith(_LAYOUT)
 
+    def take_over(self, text: str) -> tuple[list[str], list[str]]:
+        """Take over the topics of a master's table; return what is gone, and what has changed.
+
+        The caller removes what is gone. Topics of this broker's own stay.
+
+        Raises:
+            ValueError: when the text is no such table. Nothing was changed then.
+        """
+        file = fastjson.decode(text, _File)
+        topics = {
+            name: msgspec.structs.replace(topic, topic_name=name)
+            for name, topic in file.topic_config_table.items()
+        }
+        changed = [name for name, topic in topics.items() if self.by_name.get(name) != topic]
+        for name in changed:
+            self._set(topics[name])
+        self.version = file.data_version
+        return [
+            name for name in self.by_name if name not in topics and name not in self._own
+        ], changed
+
 
 @decodable
 class _File(msgspec.Struct, rename="camel"):

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from reliable_mq.broker_core.config import BrokerConfig, has_access_control
-from reliable_mq.broker_core.config_reading import broker_config
+from reliable_mq.broker_core.config_reading import broker_config, port_for_slaves
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
@@ -34,6 +34,7 @@ from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.replication import Replication
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
@@ -91,6 +92,7 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
+        self._replication = Replication(self._send, self._run_turn, context_of_client(options.tls))
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -146,6 +148,7 @@ class BrokerServer:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
+            **port_for_slaves(options.properties, options.port),
             **given,
             "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
@@ -153,6 +156,7 @@ class BrokerServer:
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
+        config = await self._replication.bind(config, options.host)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(
@@ -172,7 +176,7 @@ class BrokerServer:
             sync_interval,
             self._stored,
             syncs,
-            lambda has_room: state.pressure.note_room(has_room=has_room),
+            self._note_room,
             self._saved,
             on_broken=self._on_broken,
         )
@@ -187,6 +191,7 @@ class BrokerServer:
         )
         self._tls.watch()
         await self._listener.serve(self._core.decode)
+        await self._replication.serve(self._core)
         await self._registrar.register()
         chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
@@ -198,6 +203,7 @@ class BrokerServer:
                 self._index_forever(),
                 chores.clean_forever(),
                 chores.checkpoint_timers_forever(),
+                *self._replication.works(self._core, self._log_writer, self._registrar),
             )
         ]
 
@@ -223,9 +229,10 @@ class BrokerServer:
         return own + (self._name_server.measure() if self._name_server else [])
 
     async def _abandon(self) -> None:
-        """Release what a failed start has opened."""
+        """Release what the start has opened, also if it has failed."""
         self._tls.close()
         await self._listener.close()
+        await self._replication.close()
         if self._name_server:
             await self._name_server.close()
         self._audit.close()
@@ -293,11 +300,10 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
-        if len(replies) <= 1:
-            for connection_id, frame in replies:
-                connection = self._listener.connections.get(connection_id)
-                if connection is not None:
-                    connection.send([frame])
+        if len(replies) == 1:
+            ((connection_id, frame),) = replies
+            if (connection := self._listener.connections.get(connection_id)) is not None:
+                connection.send([frame])
             return
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
@@ -309,6 +315,7 @@ class BrokerServer:
         try:
             core = self._core
             core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
+            self._replication.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -369,12 +376,8 @@ class BrokerServer:
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
             self._close_core()
-        if self._disk:
-            self._disk.close()
         await self._registrar.close()
-        if self._name_server:
-            await self._name_server.close()
-        self._audit.close()
+        await self._abandon()
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""

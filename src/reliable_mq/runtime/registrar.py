@@ -74,12 +74,14 @@ class Registrar:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._outages = Outages()  # name servers at which it cannot register
+        self.master = ""  # of a slave, as the name servers know it: "host:port"
+        self.master_ha = ""  # its address for slaves
         self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
-            greet=_send_nothing,
+            greet=send_nothing,
             on_lost=self._informed.discard,
-            sign=_sign_as(state.config.access.inner_client),
+            sign=sign_as(state.config.access.inner_client),
             tells_outages=False,
             tls=tls,
             dial=dial,
@@ -160,6 +162,9 @@ class Registrar:
             return False
         if self._outages.find(address, now_ms() / 1000) is not None:
             broker_events.REGISTRATION_BACK.log(log, name_server=address)
+        if self._state.config.is_slave and answer.ext_fields.get("masterAddr"):
+            self.master = answer.ext_fields["masterAddr"]
+            self.master_ha = answer.ext_fields.get("haServerAddr", "")
         take_order_topics(self._state, answer.body, now_ms())
         return True
 
@@ -185,12 +190,12 @@ class Registrar:
         await self._links.close()
 
 
-def _sign_as(user: User | None) -> Sign | None:
+def sign_as(user: User | None) -> Sign | None:
     """Return the function that signs as a user; None: requests are not signed."""
     if user is None:
         return None
     return partial(add_signature, access_key=user.username, secret=user.password)
 
 
-async def _send_nothing(_address: str, _link: Link) -> None:
+async def send_nothing(_address: str, _link: Link) -> None:
     """Send nothing: a name server needs no greeting."""

@@ -217,6 +217,17 @@ NAME_SERVER_EXPOSED = error(
     "messages; listen at 127.0.0.1, or demand certificates: tls.server.mode=enforcing and "
     "tls.server.need.client.auth=require",
 )
+SLAVE_FOLLOWS = info("slave_follows", "slave %(slave)s follows, from log offset %(log_offset)d on")
+SLAVE_GONE = warning("slave_gone", "slave %(slave)s has gone")
+SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
+MASTER_FOLLOWED = info(
+    "master_followed", "this slave follows master %(master)s, from log offset %(log_offset)d on"
+)
+MASTER_LOST = warning("master_lost", "master %(master)s is not followed: %(reason)s")
+MASTER_TABLES_REFUSED = warning(
+    "master_tables_refused",
+    "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
+)
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(

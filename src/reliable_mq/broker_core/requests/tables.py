@@ -102,18 +102,9 @@ def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
 
 
 def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_HA_STATUS: the status of a master without slaves."""
-    body = {
-        "haClientRuntimeInfo": {
-            **dict.fromkeys(("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset"), 0),
-            **dict.fromkeys(("maxOffset", "transferredByteInSecond"), 0),
-        },
-        "haConnectionInfo": [],
-        "inSyncSlaveNums": 0,
-        "master": True,
-        "masterCommitLogMaxOffset": state.store.log.end,
-    }
-    return reply(request.command, body=fastjson.dumps(body))
+    """GET_BROKER_HA_STATUS: how far the slaves are, or the master of a slave."""
+    status = state.ha_status(state.store.log.end)
+    return reply(request.command, body=fastjson.dumps(status))
 
 
 def get_broker_epoch_cache(_state: BrokerState, request: Request) -> Command:

@@ -12,16 +12,18 @@ import msgspec
 from reliable_mq.broker_core.dispatch import (
     TAGS_NAME,
     UNQUEUED,
+    is_queued,
     queue_tags_code,
     queue_tags_codes,
 )
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
-from reliable_mq.errors import MessageRefused
+from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
 from reliable_mq.wire.record_encode import RecordRun, record_size, record_sizes, topic_part
+from reliable_mq.wire.record_scan import RecordHead
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
@@ -143,8 +145,8 @@ class Appender:
     ) -> AppendResult:
         """`append` of a message that is given as fields (the hot path of sends)."""
         log = self._log
-        is_queued = sys_flag & TRANSACTION_MASK not in UNQUEUED
-        queue_offset = lane.next if is_queued else 0
+        has_unit = sys_flag & TRANSACTION_MASK not in UNQUEUED
+        queue_offset = lane.next if has_unit else 0
         time_ms = max(self.last_time_ms, now_ms)
         topic, properties_size = lane.topic_part, len(properties)
         size = self._own_size + len(topic) + len(born_host) + len(body) + properties_size
@@ -172,7 +174,7 @@ class Appender:
         log.add(record)
         self.last_time_ms = time_ms
         self._last_record = offset
-        if is_queued:
+        if has_unit:
             lane.next = queue_offset + 1
             code = 0
             if TAGS_NAME in properties or lane.topic == SCHEDULE_TOPIC:
@@ -235,6 +237,34 @@ class Appender:
         arrivals.log_end = begin + total
         arrivals.size += total
         return AppendResult(begin, first, begin + total), offsets
+
+    def append_copied(self, offset: int, record: bytes, head: RecordHead) -> None:
+        """Append a whole record of a master's log, at the same place in log and queue.
+
+        Raises:
+            InvariantBroken: when the log, or the queue, does not end there.
+        """
+        size = len(record)
+        if self._log.end != offset or self._log.room_for(size) != offset:
+            raise InvariantBroken(f"S1: a copy for {offset} at the log's end {self._log.end}")
+        self._log.add(record)
+        self._last_record = offset
+        self.last_time_ms = max(self.last_time_ms, head.store_time_ms)
+        if not is_queued(head.sys_flag):
+            return
+        lane = self.lane(head.topic, head.queue_id)
+        if lane.next != head.queue_offset:
+            raise InvariantBroken(
+                f"Q1: a copy of message {head.queue_offset} after {lane.next - 1}"
+            )
+        lane.next += 1
+        code = queue_tags_code(head.topic, head.properties, head.store_time_ms, self._delays_ms)
+        arrivals = lane.arrivals or self._open(lane, head.queue_offset)
+        arrivals.units.append(pack_unit(offset, size, code))
+        arrivals.tags_codes.add(code)
+        arrivals.last_log_offset = offset
+        arrivals.log_end = offset + size
+        arrivals.size += size
 
     def _open(self, lane: Lane, first: int) -> Arrivals:
         arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)

@@ -168,6 +168,29 @@ class CommitLog:
         self.pending[-1].parts.append(record)
         self.end += len(record)
 
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin at `offset`: the begin of a segment of the log that is copied.
+
+        Raises:
+            InvariantBroken: when the log is not empty, or no segment begins there.
+        """
+        if self._firsts or offset % self._segment_size:
+            raise InvariantBroken(f"S1: the log {self.start} to {self.end} began at {offset}")
+        self.capacity_end = offset
+        self.reset_end(offset)
+
+    def add_blank(self, blank: bytes) -> None:
+        """Append the blank that ends the newest segment, as it stands in the log that is copied.
+
+        Raises:
+            InvariantBroken: when it does not end the segment. Nothing was appended then.
+        """
+        if len(blank) != self.capacity_end - self.end:
+            raise InvariantBroken(f"S1: a blank of {len(blank)} bytes at {self.end}")
+        self._extend_write()
+        self.pending[-1].parts.append(blank)
+        self.end += len(blank)
+
     def _begin_write(self, size: int) -> None:
         """Begin a write at the log's end, in a segment with room for `size` bytes."""
         rest = self.capacity_end - self.end

@@ -15,9 +15,10 @@ from reliable_mq.broker_core.store.appender import (
     Appender,
     AppendResult,
     Dispatch,
+    Lane,
     StoredMessage,
 )
-from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
+from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
@@ -28,7 +29,7 @@ from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
     StoreProgress,
     load_progress,
-    save_progress,
+    save_note,
 )
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
@@ -74,6 +75,7 @@ class MessageStore:
     ) -> None:
         self._disk = disk
         self._queue_file_size = queue_file_size
+        self.units_of_file = queue_file_size // CONSUME_QUEUE_UNIT_SIZE
         self._delays_ms = delays_ms
         self._process_id = process_id
         self._is_sync_flush = is_sync_flush
@@ -114,7 +116,7 @@ class MessageStore:
             self._disk.boot_id,
             self._delays_ms,
             self.deletions,
-            self._queue_file_size // CONSUME_QUEUE_UNIT_SIZE,
+            self.units_of_file,
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
@@ -249,6 +251,20 @@ class MessageStore:
             return None
         return record
 
+    def restart_queue(self, lane: Lane, number: int) -> None:
+        """Forget all messages of a queue; it continues at `number`, the begin of a file."""
+        key = (lane.topic, lane.queue_id)
+        for dispatch in self._undispatched:
+            dispatch.arrivals[:] = [a for a in dispatch.arrivals if (a.topic, a.queue_id) != key]
+        lane.arrivals = None
+        self.upkeep.restart_at(self._queue(*key), number)
+        lane.next = number
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty store begin at `offset`, the begin of a segment."""
+        self.log.begin_at(offset)
+        self._dispatched = _Dispatched(offset)
+
     def delete_topic(self, topic: str) -> bool:
         """Make all messages of a topic unreadable; return whether it ever had a message.
 
@@ -303,7 +319,8 @@ class MessageStore:
         if not is_written:  # a note would claim units that are not in the files
             broker_events.QUEUES_NO_ROOM.log(log)
         unsynced = self.upkeep.take_unsynced(len(self.queues))
-        progress = self._progress() if is_written else self._last_note_with_start()
+        # A full disk must not keep old segments because the newest units have no room.
+        progress = self._progress() if is_written else self._noted.with_start(self.log.start)
         before = self._noted
         is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
         # `open` has synced everything that it found.
@@ -318,7 +335,7 @@ class MessageStore:
             try:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0
-                    self._note(progress, index_time_ms)
+                    save_note(self._disk, progress, index_time_ms)
                     self._noted = progress  # a single assignment: the event loop may read it now
                 self.log.prepare_segment()
             except (OSError, StoreError) as error:
@@ -327,14 +344,6 @@ class MessageStore:
                 broker_events.CHECKPOINT_NO_ROOM.log(log, error=error)
 
         return work
-
-    def _note(self, progress: StoreProgress, index_time_ms: int) -> None:
-        save_progress(self._disk, progress)
-        checkpoint = load_checkpoint(self._disk)
-        checkpoint.commit_log_time_ms = progress.last_time_ms
-        checkpoint.consume_queue_time_ms = progress.last_time_ms
-        checkpoint.index_time_ms = index_time_ms or checkpoint.index_time_ms
-        save_checkpoint(self._disk, checkpoint)
 
     def _progress(self) -> StoreProgress:
         return StoreProgress(
@@ -346,16 +355,6 @@ class MessageStore:
             last_time_ms=self._dispatched.time_ms,
             queues=self.upkeep.extents.taken(),
         )
-
-    def _last_note_with_start(self) -> StoreProgress:
-        """Return the last note, but with the current start of the log.
-
-        A full disk must not keep old segments because the newest units have no room.
-        """
-        start, noted = self.log.start, self._noted
-        if noted.last_record >= start:
-            return msgspec.structs.replace(noted, log_start=start)
-        return msgspec.structs.replace(noted, log_start=start, log_end=start, last_record=-1)
 
     def index_some(self, now_ms: int) -> None:
         """Add the next records to the index; see `MessageIndex.advance`."""

@@ -11,7 +11,11 @@ from typing import Annotated
 
 import msgspec
 
-from reliable_mq.broker_core.store.checkpoint import Checkpoint
+from reliable_mq.broker_core.store.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import StoreError
@@ -87,6 +91,12 @@ class StoreProgress(msgspec.Struct, kw_only=True, rename="camel"):
     last_time_ms: int = 0
     queues: dict[TopicFolder, dict[int, QueueExtent]] = {}
 
+    def with_start(self, start: int) -> "StoreProgress":
+        """Return this note, but with another start of the log, which may be behind its end."""
+        if self.last_record >= start:
+            return msgspec.structs.replace(self, log_start=start)
+        return msgspec.structs.replace(self, log_start=start, log_end=start, last_record=-1)
+
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """Whether no other broker wrote the store later: the checkpoint follows each note."""
         return checkpoint.commit_log_time_ms <= self.last_time_ms
@@ -119,3 +129,13 @@ def load_progress(disk: Disk) -> StoreProgress | None:
 def save_progress(disk: Disk, progress: StoreProgress) -> None:
     """Write the note durably. Everything that it claims must be synced before."""
     disk.write_text(PATH, msgspec.json.encode(progress).decode())
+
+
+def save_note(disk: Disk, progress: StoreProgress, index_time_ms: int) -> None:
+    """Write the note, and the checkpoint after it. `index_time_ms` 0: the index is as it was."""
+    save_progress(disk, progress)
+    checkpoint = load_checkpoint(disk)
+    checkpoint.commit_log_time_ms = progress.last_time_ms
+    checkpoint.consume_queue_time_ms = progress.last_time_ms
+    checkpoint.index_time_ms = index_time_ms or checkpoint.index_time_ms
+    save_checkpoint(disk, checkpoint)

@@ -1,0 +1,91 @@
+"""The replies of a synchronous master: those to stored messages wait for slaves, too.
+
+Receives how far the log is stored, and how far enough slaves have it. A reply that waits too long
+leaves with FLUSH_SLAVE_TIMEOUT, and without enough slaves with SLAVE_NOT_AVAILABLE. The message is
+stored in both cases, and clients know these codes.
+Source: Apache RocketMQ `GroupTransferService`, `CommitLog.handleDiskFlushAndHA`.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from reliable_mq.broker_core.answers import Answer, Answers
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import decode_command
+from reliable_mq.wire.frame import FrameReader
+
+
+def answers_of(config: BrokerConfig) -> Answers:
+    """Return the replies of a broker with these settings."""
+    return ReplicatedAnswers(config.slave_timeout_ms) if config.slaves_needed else Answers()
+
+
+class ReplicatedAnswers(Answers):
+    """The replies of a broker with `brokerRole=SYNC_MASTER`.
+
+    Invariant K8: a reply with SUCCESS leaves only when enough slaves have acknowledged the log up
+    to its offset.
+
+    Args:
+        timeout_ms: how long a reply waits for slaves after its record is stored (`slaveTimeout`).
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__()
+        self._timeout_ms = timeout_ms
+        self._stored = 0
+        self._acknowledged = 0
+        self._looks: deque[tuple[int, int]] = deque()  # how far the log was stored, and when
+        self.has_slaves = False
+
+    def release(self, end: int) -> int:
+        """See `Answers`; only what slaves have acknowledged is released."""
+        self._stored = max(self._stored, end)
+        if not self.has_slaves:
+            return self._give_up(self._stored, ResponseCode.SLAVE_NOT_AVAILABLE)
+        return super().release(min(self._stored, self._acknowledged))
+
+    def acknowledge(self, offset: int, *, has_slaves: bool) -> None:
+        """Note how far enough slaves have the log, and whether so many are connected."""
+        self._acknowledged = max(self._acknowledged, offset)
+        self.has_slaves = has_slaves
+        self.release(self._stored)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up the replies that have waited too long; call it at each tick."""
+        looks = self._looks
+        if self._stored > self.released and (not looks or looks[-1][0] < self._stored):
+            looks.append((self._stored, now_ms))
+        end = 0
+        while looks and (looks[0][0] <= self.released or self._is_over(looks[0][1], now_ms)):
+            end = looks.popleft()[0]
+        if end > self.released:
+            self._give_up(end, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+    def _is_over(self, since_ms: int, now_ms: int) -> bool:
+        """Whether a wait has ended; also if the clock was set back."""
+        return not since_ms <= now_ms < since_ms + self._timeout_ms
+
+    def _give_up(self, end: int, code: ResponseCode) -> int:
+        """Release replies up to `end`; those that slaves have not acknowledged say so."""
+        count = super().release(min(end, self._acknowledged))
+        known = len(self.ready)
+        count += super().release(end)
+        self.ready[known:] = with_code(self.ready[known:], code)
+        return count
+
+
+def with_code(answers: Sequence[Answer], code: ResponseCode) -> list[Answer]:
+    """Return replies in which those to stored messages have another code than SUCCESS."""
+    return [(connection, _changed(frame, code)) for connection, frame in answers]
+
+
+def _changed(frame: bytes, code: ResponseCode) -> bytes:
+    (cut,) = FrameReader().feed(frame)
+    answer = decode_command(cut)
+    if answer.code != ResponseCode.SUCCESS or "msgId" not in answer.ext_fields:
+        return frame
+    answer.code = code
+    return encode_answer(answer)

@@ -1,0 +1,66 @@
+"""What a slave refuses: everything that would append to its log, which is its master's.
+
+Receives the function that finds handlers. Returns one that refuses these requests. A slave with
+`slaveReadEnable=false` refuses pulls, too: its clients read from the master.
+Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
+`EndTransactionProcessor`.
+"""
+
+from collections.abc import Callable
+
+from reliable_mq.broker_core.requests.handlers import Handler
+from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
+
+_APPENDS = frozenset(
+    {
+        *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+        *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_REPLY_MESSAGE),
+        *(RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.RECALL_MESSAGE),
+    }
+)
+_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+Find = Callable[[int], Handler | None]
+
+
+def at_slave(find: Find) -> Find:
+    """Return `find`, but with refusals for what only a master does."""
+
+    def handler_of(code: int) -> Handler | None:
+        if code in _APPENDS:
+            return _refuse_append
+        if code == RequestCode.END_TRANSACTION:
+            return _refuse_end
+        handler = find(code)
+        return _if_readable(handler) if code in _PULLS and handler is not None else handler
+
+    return handler_of
+
+
+def _refuse_append(_state: BrokerState, _request: Request) -> Command:
+    raise RequestRefused(
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave",
+    )
+
+
+def _refuse_end(_state: BrokerState, _request: Request) -> Command:
+    raise RequestRefused(
+        ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transaction; its master does"
+    )
+
+
+def _if_readable(pull: Handler) -> Handler:
+    def handle(state: BrokerState, request: Request) -> Command | None:
+        if not state.config.slave_read:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while: slaveReadEnable is "
+                "false at this slave",
+            )
+        return pull(state, request)
+
+    return handle

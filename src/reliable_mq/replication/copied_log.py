@@ -1,0 +1,124 @@
+"""The bytes of a master's log as they arrive at a slave, and the records in them.
+
+Receives transfers. Returns records that are whole and checked, and the blanks at the ends of
+segments. A slave stores nothing else, so it never serves what it has not verified.
+
+Invariant K7: the returned pieces are contiguous, and begin where the slave's log ends.
+"""
+
+from typing import NamedTuple
+
+from reliable_mq.errors import ReplicationError
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.replication.ha_frames import Transfer
+from reliable_mq.wire.record import BLANK_SIZE, blank_size_at
+from reliable_mq.wire.record_scan import (
+    RecordHead,
+    claimed_size_at,
+    head_at,
+    is_of_newer_version,
+    valid_size_at,
+)
+
+_CLAIM_SIZE = 36  # bytes that show the claimed size of a record
+
+
+class CopiedRecord(NamedTuple):
+    """A record of the master's log, as its bytes. `head` None: a blank that ends a segment."""
+
+    offset: int
+    data: bytes
+    head: RecordHead | None
+
+
+class CopiedLog:
+    """Takes records out of transfers.
+
+    Args:
+        end: where the slave's log ends.
+        segment_size: bytes of a segment of the slave's log. The master's must be the same.
+    """
+
+    def __init__(self, end: int, segment_size: int) -> None:
+        self.end = end  # of the returned pieces
+        self._segment_size = segment_size
+        self._kept = bytearray()  # the begin of a record
+        self._size_needed = 0  # bytes of the record that begins there, as far as it is known
+
+    @property
+    def received(self) -> int:
+        """The offset up to which bytes have arrived."""
+        return self.end + len(self._kept)
+
+    def take(self, transfer: Transfer) -> list[CopiedRecord]:
+        """Return the records that are whole with this transfer.
+
+        Raises:
+            ReplicationError: when the transfer does not continue the log, or its bytes are no
+                records. Nothing of it was returned then.
+        """
+        if transfer.offset != self.received:
+            raise ReplicationError(
+                f"the master sent offset {transfer.offset}; this slave has received up to "
+                f"{self.received}"
+            )
+        if not transfer.data:
+            return []
+        self._kept += transfer.data
+        if len(self._kept) < self._size_needed:
+            return []
+        self._size_needed = 0
+        buffer = memoryview(bytes(self._kept))
+        found: list[CopiedRecord] = []
+        at = 0
+        while piece := self._piece_at(buffer, at, self.end + at):
+            found.append(piece)
+            at += len(piece.data)
+        del self._kept[:at]
+        self.end += at
+        return found
+
+    def _piece_at(self, buffer: memoryview, at: int, offset: int) -> CopiedRecord | None:
+        """Return the record or blank at a place; None: it is not whole yet."""
+        rest = self._segment_size - offset % self._segment_size
+        if size := valid_size_at(buffer, at, offset):
+            if size + BLANK_SIZE > rest:
+                raise ReplicationError(
+                    f"a record of {size} bytes at offset {offset}; {rest} bytes are left in the "
+                    f"segment: {self._advice()}"
+                )
+            return CopiedRecord(offset, bytes(buffer[at : at + size]), head_at(buffer, at))
+        left = len(buffer) - at
+        if blank := blank_size_at(buffer, at):
+            if blank != rest:
+                raise ReplicationError(
+                    f"the master's segment ends at offset {offset + blank}, this slave's at "
+                    f"{offset + rest}: {self._advice()}"
+                )
+            if left < blank:
+                self._size_needed = blank
+                return None
+            return CopiedRecord(offset, bytes(buffer[at : at + blank]), None)
+        self._expect_rest(buffer, at, offset, left)
+        return None
+
+    def _advice(self) -> str:
+        return f"mappedFileSizeCommitLog differs; here it is {self._segment_size}"
+
+    def _expect_rest(self, buffer: memoryview, at: int, offset: int, left: int) -> None:
+        """Note the size of the record that begins there; raise if none does."""
+        if left < _CLAIM_SIZE:
+            return
+        claimed = claimed_size_at(buffer, at, offset)
+        if left < claimed <= FRAME_SIZE_MAX:
+            self._size_needed = claimed
+            return
+        if is_of_newer_version(buffer, at, offset):
+            raise ReplicationError(
+                f"the master's log has a record of a newer version at offset {offset}: update the "
+                "slave first"
+            )
+        raise ReplicationError(
+            f"the master's log has no valid record at offset {offset}: it is damaged there, or "
+            "something else answers at the master's address"
+        )

@@ -1,0 +1,95 @@
+"""The frames of a replication connection.
+
+The slave sends reports: the offset up to which it has the log. The first one asks for the log from
+there. The master sends transfers: an offset, a size, and so many bytes of the log from there. A
+transfer without bytes is a heartbeat, and names the offset of the next transfer.
+
+Invariant W3: any split of the bytes gives the same reports and transfers.
+Source: Apache RocketMQ `DefaultHAConnection`, `DefaultHAClient`.
+"""
+
+import struct
+from typing import NamedTuple
+
+from reliable_mq.errors import FrameError
+
+TRANSFER_SIZE_MAX = 32 * 1024
+"""The most bytes of the log in a transfer that is sent: Apache's `haTransferBatchSize`."""
+RECEIVED_TRANSFER_SIZE_MAX = 4 * 1024 * 1024
+"""The most bytes in a transfer that is read. Apache's slave has a buffer of this size."""
+REPORT_SIZE = 8
+"""Bytes of a report."""
+_OFFSET = struct.Struct(">q")
+_HEAD = struct.Struct(">qi")
+
+
+class Transfer(NamedTuple):
+    """Bytes of the master's log from `offset` on; without bytes: a heartbeat."""
+
+    offset: int
+    data: bytes
+
+
+def encode_report(offset: int) -> bytes:
+    """Return the report of a slave that has the log up to `offset`."""
+    return _OFFSET.pack(offset)
+
+
+def encode_transfer(offset: int, data: bytes) -> bytes:
+    """Return a transfer of `data`, which is in the log from `offset` on."""
+    return _HEAD.pack(offset, len(data)) + data
+
+
+class ReportReader:
+    """Reads the reports of one slave."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """Return the newest whole report; None: no report has ended in `data`.
+
+        Raises:
+            FrameError: when it is negative, which no offset is.
+        """
+        data = self._kept + data
+        rest = len(data) % REPORT_SIZE
+        whole = len(data) - rest
+        self._kept = data[whole:]
+        if not whole:
+            return None
+        (offset,) = _OFFSET.unpack_from(data, whole - REPORT_SIZE)
+        if offset < 0:
+            raise FrameError(f"a report of offset {offset}: no slave has that")
+        return int(offset)
+
+
+class TransferReader:
+    """Reads the transfers of one master."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> list[Transfer]:
+        """Return the transfers that are whole with these bytes.
+
+        Raises:
+            FrameError: when the bytes are no transfers.
+        """
+        kept = self._kept
+        kept += data
+        found: list[Transfer] = []
+        at = 0
+        while len(kept) - at >= _HEAD.size:
+            offset, size = _HEAD.unpack_from(kept, at)
+            if offset < 0 or not 0 <= size <= RECEIVED_TRANSFER_SIZE_MAX:
+                raise FrameError(
+                    f"a transfer of {size} bytes at offset {offset}: no master sends it"
+                )
+            end = at + _HEAD.size + size
+            if end > len(kept):
+                break
+            found.append(Transfer(offset, bytes(kept[at + _HEAD.size : end])))
+            at = end
+        del kept[:at]
+        return found

@@ -1,0 +1,245 @@
+"""The master's side of replication: sends the log to slaves, and takes their reports.
+
+It receives connections of slaves, and is called when the log has grown. It reads the log from the
+page cache and sends it as fast as each slave takes it. A slow slave holds back nobody else.
+Source: Apache RocketMQ `DefaultHAService`, `DefaultHAConnection`.
+"""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from reliable_mq.broker_core.config import Network
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.host_and_port import unmapped
+from reliable_mq.line_limit import limited_log
+from reliable_mq.replication.ha_frames import (
+    TRANSFER_SIZE_MAX,
+    ReportReader,
+    encode_transfer,
+)
+from reliable_mq.replication.ha_status import SlaveState
+from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.record import address_of
+
+log = limited_log(__name__)
+
+HEARTBEAT_SECONDS = 5.0
+"""After so long without a transfer a slave gets a heartbeat: `haSendHeartbeatInterval`."""
+SILENT_SECONDS = 20.0
+"""A slave that reports nothing for so long is gone: `haHousekeepingInterval`."""
+_TEND_SECONDS = 1.0
+_CONNECTIONS_MAX = 100
+_TURN_SIZE = 1024 * 1024  # bytes that one slave gets in one turn of the loop
+_UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
+
+
+class HaMaster:
+    """Sends the log of this broker to its slaves.
+
+    Args:
+        networks: where slaves may be; None: anywhere.
+        on_report: called when a slave has reported more.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Network] | None = None,
+        on_report: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._networks = networks
+        self.log: CommitLog
+        self.on_report = on_report
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._connections: dict[_SlaveConnection, None] = {}
+        self._beat: asyncio.TimerHandle | None = None
+
+    @property
+    def slaves(self) -> list[SlaveState]:
+        """The slaves that are connected and have reported."""
+        return [each.state for each in self._connections if each.state.next >= 0]
+
+    def acknowledged_by(self, count: int, gap_max: int) -> tuple[int, bool]:
+        """Return how far so many slaves have the log, and whether so many keep up with it.
+
+        A slave that lacks `gap_max` bytes or more does not keep up.
+        """
+        ends = sorted((each.acknowledged for each in self.slaves), reverse=True)
+        if len(ends) < count:
+            return 0, False
+        return ends[count - 1], self.log.end - ends[count - 1] < gap_max
+
+    async def bind(self, host: str, port: int) -> None:
+        """Bind the address; with port 0 the system chooses one. Call `serve` next.
+
+        Raises:
+            AddressRefused: when the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: _SlaveConnection(self), host, port, start_serving=False
+            )
+        except OSError as error:
+            raise AddressRefused(
+                f"{address_of(host, port)}: cannot listen here for slaves ({error.strerror}); "
+                "choose another haListenPort"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def serve(self, commit_log: CommitLog) -> None:
+        """Send this log to the slaves that connect."""
+        if self._server is None:
+            raise InvariantBroken("a master served before it had an address")
+        self.log = commit_log
+        await self._server.start_serving()
+        self._tend()
+
+    def advance(self) -> None:
+        """Send what is new in the log to every slave that reads."""
+        for connection in self._connections:
+            connection.push()
+
+    def _tend(self) -> None:
+        """Send heartbeats, and close connections of slaves that are silent."""
+        now = time.monotonic()
+        for connection in list(self._connections):
+            state = connection.state
+            connection.note_rate()
+            if now - state.heard > SILENT_SECONDS:
+                connection.close(f"no report for {SILENT_SECONDS:g} s")
+            elif state.next >= 0 and now - state.sent > HEARTBEAT_SECONDS:
+                connection.send(b"")
+        loop = asyncio.get_running_loop()
+        self._beat = loop.call_later(_TEND_SECONDS, self._tend)
+
+    def opened(self, connection: "_SlaveConnection", ip: str) -> str:
+        """Know a new connection from an address. Return why it is refused; "": it is not."""
+        source = unmapped(ipaddress.ip_address(ip.partition("%")[0]))
+        networks = self._networks
+        if networks is not None and not any(source in network for network in networks):
+            return "with access control, slaves must be where haAllowedAddresses says"
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            return f"{_CONNECTIONS_MAX} slaves are connected"
+        self._connections[connection] = None
+        return ""
+
+    def lost(self, connection: "_SlaveConnection") -> None:
+        """Forget a connection."""
+        self._connections.pop(connection, None)
+
+    async def close(self) -> None:
+        """Stop to listen, and close all connections."""
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._connections):
+                connection.close("")
+            await self._server.wait_closed()
+
+
+class _SlaveConnection(asyncio.Protocol):
+    """One slave at the master."""
+
+    def __init__(self, master: HaMaster) -> None:
+        self._master = master
+        self._reports = ReportReader()
+        self._is_paused = False
+        self._is_more_due = False
+        self._size_noted = 0
+        self._transport: asyncio.Transport
+        self.state = SlaveState("")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_SIZE)
+        peer = transport.get_extra_info("peername")
+        self.state = SlaveState(address_of(*peer[:2]), heard=time.monotonic())
+        if refusal := self._master.opened(self, peer[0]):
+            self.close(refusal)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        try:
+            report = self._reports.feed(data)
+        except FrameError as error:
+            self.close(str(error))
+            return
+        if report is None:
+            return
+        state, log_ = self.state, self._master.log
+        state.heard = time.monotonic()
+        if state.next < 0:
+            # An empty slave gets the whole log; Apache's master would send the newest file only.
+            state.next = report or log_.start
+            broker_events.SLAVE_FOLLOWS.log(log, slave=state.address, log_offset=state.next)
+            if state.next >= log_.written:
+                self.send(b"")  # it learns at once that it has everything
+        state.acknowledged = report
+        self._master.on_report()
+        self.push()
+
+    def push(self) -> None:
+        """Send what the slave does not have, as much as one turn allows."""
+        state, log_ = self.state, self._master.log
+        if state.next < 0 or self._is_paused or self._is_more_due:
+            return
+        if not log_.start <= state.next <= log_.written:
+            if state.next < log_.start:
+                self.close(
+                    f"it asks for offset {state.next}, and the log begins at {log_.start}: the "
+                    "slave was away too long; give it an empty store"
+                )
+            return
+        left = _TURN_SIZE
+        while state.next < log_.written and not self._is_paused:
+            if left <= 0:
+                self._is_more_due = True
+                asyncio.get_running_loop().call_soon(self._push_more)
+                return
+            size = min(log_.written - state.next, TRANSFER_SIZE_MAX)
+            data = log_.read(state.next, size)
+            self.send(data)
+            left -= len(data)
+
+    def _push_more(self) -> None:
+        self._is_more_due = False
+        self.push()
+
+    def send(self, data: bytes) -> None:
+        """Send one transfer."""
+        state = self.state
+        self._transport.write(encode_transfer(state.next, data))
+        state.next += len(data)
+        state.size_sent += len(data)
+        state.sent = time.monotonic()
+
+    def note_rate(self) -> None:
+        """Note what was sent since the last call, a second ago."""
+        self.state.rate = self.state.size_sent - self._size_noted
+        self._size_noted = self.state.size_sent
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.push()
+
+    def close(self, reason: str) -> None:
+        """Close the connection; the log says why."""
+        if reason:
+            broker_events.SLAVE_CUT.log(log, slave=self.state.address, reason=reason)
+        self._transport.close()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._master.lost(self)
+        if self.state.next >= 0:
+            broker_events.SLAVE_GONE.log(log, slave=self.state.address)
+            self._master.on_report()

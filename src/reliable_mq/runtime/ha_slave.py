@@ -1,0 +1,176 @@
+"""The slave's side of replication: follows a master's log.
+
+It connects to the master, hands on what arrives, and reports how far this slave has the log.
+Source: Apache RocketMQ `DefaultHAClient`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from reliable_mq.errors import FrameError, StoreError
+from reliable_mq.host_and_port import host_and_port_of
+from reliable_mq.line_limit import limited_log
+from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
+from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
+from reliable_mq.replication.ha_status import MasterState
+from reliable_mq.runtime.listener import now_ms
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
+
+RETRY_SECONDS = 5.0
+"""Seconds until a connection that failed is tried again, and the most that one may take."""
+SILENT_SECONDS = 20.0
+"""A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
+REPORT_SECONDS = 5.0
+"""A report is repeated after so long: `haSendHeartbeatInterval`."""
+_READ_SIZE = 1024 * 1024
+_SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
+
+
+class SlaveStore(Protocol):
+    """The store of a slave, as the connection sees it."""
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment of the log."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """The offset up to which the log is stored as the flush type promises."""
+        ...
+
+    def begin_at(self, offset: int) -> None:
+        """Let the empty log begin at an offset."""
+        ...
+
+    def copy(self, records: Sequence[CopiedRecord]) -> None:
+        """Append records; they are written at the end of the turn.
+
+        Raises:
+            StoreError: when one cannot be appended.
+        """
+        ...
+
+    async def room(self) -> None:
+        """Return when the disk has room."""
+        ...
+
+
+class HaSlave:
+    """Follows a master for as long as it runs.
+
+    Args:
+        store: takes the records.
+        find_master: returns the master's address for slaves; "": it is not known yet.
+        find_start: returns where the master's log begins; only an empty slave asks.
+    """
+
+    def __init__(
+        self,
+        store: SlaveStore,
+        find_master: Callable[[], str],
+        find_start: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._store = store
+        self._find_master = find_master
+        self._find_start = find_start
+        self._kept = asyncio.Event()  # more is stored than was reported
+        self._told = ""  # the last trouble that has a line in the log
+        self.master = MasterState()
+
+    def stored(self) -> None:
+        """Report soon: more of the log is stored."""
+        self._kept.set()
+
+    async def follow_forever(self) -> None:
+        """Connect, follow until the connection ends, and again."""
+        while True:
+            address = self._find_master()
+            if address:
+                try:
+                    await self._follow(address)
+                except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:
+                    self._tell(address, error)
+                self.master.address = ""
+            await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
+
+    def _tell(self, address: str, error: Exception) -> None:
+        reason = str(error) or "no answer"
+        if reason != self._told:
+            self._told = reason
+            broker_events.MASTER_LOST.log(log, master=address, reason=reason)
+
+    async def _follow(self, address: str) -> None:
+        place = host_and_port_of(address)
+        async with asyncio.timeout(RETRY_SECONDS):
+            reader, writer = await asyncio.open_connection(place.host, place.port)
+        try:
+            await self._copy(address, reader, writer)
+        finally:
+            writer.close()
+
+    async def _copy(
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        store = self._store
+        while store.kept < store.end:  # the first report is an acknowledgement, too
+            self._kept.clear()
+            await self._kept.wait()
+        begin, skipped = store.end, 0
+        if not begin:
+            begin = await self._find_start()
+            if begin:
+                store.begin_at(begin)
+            else:  # to ask for offset 0 is to ask for the newest file
+                skipped = len(_SKIPPED)
+        writer.write(encode_report(begin + skipped))
+        self.master.address, self._told = address, ""
+        broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
+        reporting = asyncio.ensure_future(self._report_forever(writer))
+        try:
+            await self._take_forever(reader, CopiedLog(begin, store.segment_size), skipped)
+        finally:
+            reporting.cancel()
+
+    async def _take_forever(
+        self, reader: asyncio.StreamReader, copied: CopiedLog, skipped: int
+    ) -> None:
+        transfers, store = TransferReader(), self._store
+        while True:
+            await store.room()
+            async with asyncio.timeout(SILENT_SECONDS):
+                data = await reader.read(_READ_SIZE)
+            if not data:
+                raise EOFError("the master has closed the connection")
+            records: list[CopiedRecord] = []
+            self.master.heard_ms = now_ms()
+            for offset, part in transfers.feed(data):
+                self.master.end = max(self.master.end, offset + len(part))
+                self.master.size_received += len(part)
+                if not skipped:
+                    records += copied.take(Transfer(offset, part))
+                elif part:
+                    records += copied.take(Transfer(offset - skipped, _SKIPPED + part))
+                    skipped = 0
+            if records:
+                store.copy(records)
+
+    async def _report_forever(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._kept.wait()
+            except TimeoutError:
+                pass
+            self._kept.clear()
+            if self._store.kept:
+                writer.write(encode_report(self._store.kept))
+                self.master.reported_ms = now_ms()

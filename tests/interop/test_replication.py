@@ -1,0 +1,78 @@
+"""Masters and slaves, of ours and of Apache's in any mixture: one log, byte for byte."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.waiting import until
+from tests.with_java import INTEROP, Broker
+
+from reliable_mq.client.thread_client import Client
+from reliable_mq.message import Message
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command
+
+pytestmark = INTEROP
+
+SMALL = {
+    "mappedFileSizeCommitLog": str(1024 * 1024),
+    "maxMessageSize": "131072",
+    "brokerName": "pair",
+}
+MASTER = {**SMALL, "brokerRole": "ASYNC_MASTER"}
+SLAVE = {**SMALL, "brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
+COUNT = 600
+Make = Callable[[Path, dict[str, str], str], Broker]
+
+
+def ours(folder: Path, settings: dict[str, str], name_servers: str = "") -> Broker:
+    return ReliableMQBroker(folder, "ASYNC_FLUSH", settings=settings, name_servers=name_servers)
+
+
+def apaches(folder: Path, settings: dict[str, str], name_servers: str = "") -> Broker:
+    settings = {"brokerIP2": "127.0.0.1", **settings}
+    return ApacheRocketMQ(folder, "ASYNC_FLUSH", settings, name_servers, SMALL_BROKER_FLAGS)
+
+
+def log_end(address: str) -> int:
+    """Return where a broker's log ends, by its own account."""
+    with BlockingLink(address, 10) as link:
+        body = link.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO)).body
+    table = msgspec.json.decode(body, type=dict[str, dict[str, str]])["table"]
+    return int(table["commitLogMaxOffset"])
+
+
+def log_bytes(folder: Path, end: int) -> tuple[int, bytes]:
+    """Return where a log begins, and its bytes up to its end, from its files."""
+    files = sorted((folder / "store" / "commitlog").iterdir())
+    first = int(files[0].name)
+    return first, b"".join(file.read_bytes() for file in files)[: end - first]
+
+
+@pytest.mark.parametrize("slave_is", [ours, apaches])
+@pytest.mark.parametrize("master_is", [ours, apaches])
+def test_the_logs_of_a_pair_are_the_same(master_is: Make, slave_is: Make, tmp_path: Path) -> None:
+    random = Random(1)
+    with ExitStack() as stack:
+        master = stack.enter_context(master_is(tmp_path / "master", MASTER, ""))
+        names = master.name_server_address
+        slave = slave_is(tmp_path / "slave", SLAVE, names)
+        with Client(names) as client:
+            client.create_topic("t", 4)
+            stack.enter_context(slave)
+            for number in range(COUNT):
+                body = random.randbytes(random.choice((10, 1_000, 100_000)) if number % 9 else 5)
+                client.send(Message(topic="t", body=body, tag=f"tag{number % 3}"))
+            until(lambda: log_end(slave.address) == log_end(master.address))
+            end = log_end(master.address)
+        assert end > 3 * 1024 * 1024
+    first, copied = log_bytes(tmp_path / "slave", end)
+    begin, log = log_bytes(tmp_path / "master", end)
+    assert copied == log[first - begin :]
+    assert first == begin or (master_is, slave_is) == (apaches, apaches), "the whole log is copied"

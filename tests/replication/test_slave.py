@@ -1,0 +1,150 @@
+"""What a slave answers: it serves what it has copied, and takes nothing from clients."""
+
+import pytest
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    BrokerWorld,
+    pull_header,
+    send_header,
+    waiting_pull_header,
+)
+
+from reliable_mq.broker_core.master_tables import table_requests, take_table
+from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.replication.copied_log import CopiedLog
+from reliable_mq.replication.ha_frames import Transfer
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+
+
+class Slave(BrokerWorld):
+    """A slave of another world, which it follows when it is told to."""
+
+    def __init__(self, master: BrokerWorld, **properties: str) -> None:
+        roles = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
+        super().__init__(None, **{**roles, **properties})
+        self._master = master
+
+    def follow(self) -> None:
+        """Copy what is new, and take the tables over."""
+        log, own = self._master.state.store.log, self.state.store.log
+        copied, copier = CopiedLog(own.end, own.segment_size), Copier(self.state.store)
+        while copied.received < log.end:
+            part = log.read(copied.received, min(1_000, log.end - copied.received))
+            for piece in copied.take(Transfer(copied.received, part)):
+                copier.append(*piece)
+        for asked in table_requests():
+            answer = self._master.ask(asked.code, asked.ext_fields)
+            take_table(self.state, asked.code, answer.body, self.now_ms)
+        self.finish_turn()
+
+
+@pytest.fixture
+def master() -> BrokerWorld:
+    made = BrokerWorld()
+    made.create_topic(queues=2)
+    return made
+
+
+def test_a_slave_serves_the_messages_of_its_master(master: BrokerWorld) -> None:
+    for number in range(5):
+        master.send(b"%d" % number)
+    slave = Slave(master)
+    slave.follow()
+
+    pulled = slave.ask(Ask.PULL_MESSAGE, pull_header())
+
+    assert pulled.code == Code.SUCCESS
+    assert pulled.body == master.ask(Ask.PULL_MESSAGE, pull_header()).body
+
+
+def test_a_pull_that_waits_at_a_slave_is_woken_by_what_arrives(master: BrokerWorld) -> None:
+    master.subscribe(TOPIC)
+    slave = Slave(master)
+    slave.follow()
+    slave.subscribe(TOPIC)
+    assert slave.begin(Ask.PULL_MESSAGE, waiting_pull_header()) is None
+    opaque = slave.last_opaque
+
+    master.send(b"new")
+    slave.follow()
+
+    answer = slave.reply_to(opaque)
+    assert answer is not None
+    assert answer.code == Code.SUCCESS
+    assert b"new" in answer.body
+
+
+@pytest.mark.parametrize("code", [Ask.SEND_MESSAGE_V2, Ask.SEND_MESSAGE, Ask.SEND_BATCH_MESSAGE])
+def test_a_slave_takes_no_message(master: BrokerWorld, code: Ask) -> None:
+    slave = Slave(master)
+    slave.follow()
+    answer = slave.ask(code, send_header(), b"x")
+    assert answer.code == Code.SYSTEM_BUSY
+    assert "this broker is a slave" in (answer.remark or "")
+    assert slave.state.store.log.end == master.state.store.log.end
+
+
+def test_a_slave_ends_no_transaction(master: BrokerWorld) -> None:
+    slave = Slave(master)
+    assert slave.ask(Ask.END_TRANSACTION, {}).code == Code.SLAVE_NOT_AVAILABLE
+
+
+def test_a_slave_that_may_not_be_read_says_so(master: BrokerWorld) -> None:
+    slave = Slave(master, slaveReadEnable="false")
+    slave.follow()
+    answer = slave.ask(Ask.PULL_MESSAGE, pull_header())
+    assert answer.code == Code.SYSTEM_BUSY
+    assert "slaveReadEnable is false" in (answer.remark or "")
+
+
+def test_a_slave_takes_over_topics_groups_and_offsets_and_what_is_gone(master: BrokerWorld) -> None:
+    master.create_topic("short", 1)
+    master.subscribe(TOPIC)
+    master.send(b"x")
+    master.state.offsets.commit(GROUP, TOPIC, 0, 1)
+    slave = Slave(master)
+    slave.follow()
+    assert slave.state.topics.by_name == master.state.topics.by_name
+    assert slave.state.groups.by_name == master.state.groups.by_name
+    assert slave.state.offsets.get(GROUP, TOPIC, 0) == 1
+
+    master.ask(Ask.DELETE_TOPIC_IN_BROKER, {"topic": "short"})
+    slave.follow()
+
+    assert "short" not in slave.state.topics.by_name
+    assert "short" not in slave.file("config/topics.json")["topicConfigTable"]
+
+
+def test_a_slave_delivers_no_delayed_message_and_a_promoted_one_does(master: BrokerWorld) -> None:
+    master.send(b"later", DELAY="1")
+    slave = Slave(master)
+    slave.follow()
+    slave.pass_time(5_000)
+    assert slave.state.store.log.end == master.state.store.log.end
+
+    slave.stop()
+    promoted = BrokerWorld(slave.disk, brokerRole="ASYNC_MASTER")
+    promoted.now_ms = slave.now_ms
+    promoted.pass_time(5_000)
+
+    assert [record.body for record in promoted.records(TOPIC)] == [b"later"]
+    promoted.send(b"new")
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"brokerRole": "LEADER"}, "use ASYNC_MASTER, SYNC_MASTER or SLAVE"),
+        ({"brokerRole": "SLAVE"}, "brokerId=0: a broker with brokerRole=SLAVE has a number above"),
+        ({"brokerId": "1"}, "brokerId=1: a broker with brokerRole=ASYNC_MASTER has 0"),
+        ({"haMasterAddress": "nowhere"}, "haMasterAddress=nowhere: host:port"),
+        ({"haAllowedAddresses": "10.0.0.0/99"}, "haAllowedAddresses: '10.0.0.0/99'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_role_is_one_line(properties: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        BrokerWorld(None, **properties)
