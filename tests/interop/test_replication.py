@@ -59,10 +59,11 @@ def log_bytes(folder: Path, end: int) -> tuple[int, bytes]:
 @pytest.mark.parametrize("master_is", [ours, apaches])
 def test_the_logs_of_a_pair_are_the_same(master_is: Make, slave_is: Make, tmp_path: Path) -> None:
     random = Random(1)
+    master = master_is(tmp_path / "master", MASTER, "")
     with ExitStack() as stack:
-        master = stack.enter_context(master_is(tmp_path / "master", MASTER, ""))
+        stack.enter_context(master)
         names = master.name_server_address
-        slave = slave_is(tmp_path / "slave", SLAVE, names)
+        slave: Broker = slave_is(tmp_path / "slave", SLAVE, names)
         with Client(names) as client:
             client.create_topic("t", 4)
             stack.enter_context(slave)
