@@ -33,7 +33,8 @@
     ├── AddressRefused         the system does not let us listen there; the text says why
     ├── StoreError             the store directory cannot be used
     │   ├── StoreInUse             another process uses it
-    │   └── StoreCorrupt           a file has impossible content; the text names file and offset
+    │   ├── StoreCorrupt           a file has impossible content; the text names file and offset
+    │   └── ReplicationError       the log of a master does not fit to this slave's
     └── InvariantBroken        ours; a bug, please report it
 
 `retryable` on the class says whether the same call may succeed later.

@@ -194,7 +194,7 @@ def test_nobody_is_trusted_whom_the_authority_does_not_vouch_for(tmp_path: Path)
     home = Authority(tmp_path)
     with pytest.raises(ConnectionLost, match="certificate is refused"):
         send_over(home.server("another.example"), TLS(ca=home.ca))
-    with pytest.raises(ConnectionLost, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ConnectionLost, match="certificate is refused"):
         send_over(home.server(), TLS())
 
 

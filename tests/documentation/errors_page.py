@@ -62,6 +62,7 @@ TO_DO = {
     "StoreError": "look at the folder that the text names",
     "StoreInUse": "end the other process, or take another folder",
     "StoreCorrupt": "restore the file, or begin with an empty folder: the stubs are sent again",
+    "ReplicationError": "make both alike, or give the slave an empty store; see the text",
     "InvariantBroken": "report it, please",
 }
 """What a person does about each error."""

@@ -44,7 +44,7 @@ HOW_TO: tuple[str, ...] = (
     ),
     "renaming",
     *("payload_changes", "payload_schemas", "asyncapi", "cloud_events", "testing", "type-checking"),
-    *("deployment", "tls", "sizing", "upgrades", "backups", "reconciliation_daily"),
+    *("deployment", "tls", "replication", "sizing", "upgrades", "backups", "reconciliation_daily"),
     "personal_data",
     *("from_celery", "from_procrastinate", "from_own_outbox"),
 )

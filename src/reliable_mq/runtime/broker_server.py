@@ -315,7 +315,8 @@ class BrokerServer:
         try:
             core = self._core
             core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            self._replication.stored()
+            if self._replication.is_on:
+                self._replication.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it

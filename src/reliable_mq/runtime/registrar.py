@@ -162,9 +162,8 @@ class Registrar:
             return False
         if self._outages.find(address, now_ms() / 1000) is not None:
             broker_events.REGISTRATION_BACK.log(log, name_server=address)
-        if self._state.config.is_slave and answer.ext_fields.get("masterAddr"):
-            self.master = answer.ext_fields["masterAddr"]
-            self.master_ha = answer.ext_fields.get("haServerAddr", "")
+        if master := answer.ext_fields.get("masterAddr"):
+            self.master, self.master_ha = master, answer.ext_fields.get("haServerAddr", "")
         take_order_topics(self._state, answer.body, now_ms())
         return True
 

@@ -59,6 +59,7 @@ class Replication:
         self._config = BrokerConfig()
         self._schedule_turn = schedule_turn
         self._send = send
+        self.is_on = False  # whether `stored` has somebody to tell
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._links: Links | None = None
@@ -75,6 +76,7 @@ class Replication:
             self.master = HaMaster(config.slave_networks)
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+        self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
 
