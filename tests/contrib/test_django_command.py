@@ -123,7 +123,7 @@ def test_all_processes_of_a_worker_find_the_project_wherever_it_was_started(tmp_
             stderr=output,
         )
         try:
-            until(lambda: log.read_text().count("[application_ready]") == 2, log.read_text)
+            until(lambda: log.read_text().count("[application_waits]") == 2, log.read_text)
         finally:
             worker.terminate()
             worker.wait(60)

@@ -112,6 +112,7 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
             other.close()
 
     monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
+    monkeypatch.setattr(listener, "_READ_SECONDS", 0.0)
     monkeypatch.setattr(listener, "_TURN_SECONDS", 0.0)
     run(test)
 
