@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from tests.access.access_world import ON
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.message import Message, SendStatus
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.message import Message, ReceivedMessage, SendStatus
+from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
@@ -183,3 +185,35 @@ def test_a_slave_without_an_account_says_that_the_master_refuses_its_tables(
     (first, *_) = told(caplog, "master_tables_refused")
     assert "request 21 is refused: username cannot be null" in first
     assert "does not say where its log begins" in told(caplog, "master_lost")[0]
+
+
+def test_a_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Consumed:
+        seen.extend(each.body for each in messages)
+        return CONSUMED
+
+    async def scene() -> None:
+        names = NameServer()
+        await names.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{names.port}"
+        async with AsyncExitStack() as slaves:
+            async with serving(tmp_path / "master", address, **MASTER) as master:
+                slave = await slaves.enter_async_context(
+                    serving(tmp_path / "slave", address, **SLAVE)
+                )
+                async with AsyncClient(address) as client:
+                    await client.create_topic("t", 1)
+                    for body in (b"1", b"2", b"3"):
+                        await client.send(Message(topic="t", body=body))
+                await eventually(lambda: end_of(slave) == end_of(master))
+                await eventually(lambda: "t" in slave._core.state.topics.by_name)
+            async with AsyncClient(address) as client:
+                wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
+                await client.consume(wanted, handle)
+                await eventually(lambda: len(seen) >= 3)
+        await names.close()
+
+    run_scene(scene())
+    assert sorted(seen) == [b"1", b"2", b"3"]

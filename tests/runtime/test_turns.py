@@ -105,7 +105,10 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
             codes = [command.code for command in echo.seen]
             assert codes.index(9) < 8 * (1 + busy_peers), codes
             asked = [connection for connection, _ in echo.batches]
-            middle = asked[4 * busy_peers : 30 * busy_peers]
+            busy = {*asked} - {other_id(echo)}
+            first = max(map(asked.index, busy))  # the last one was read, and waits from then on
+            begin = max(4 * busy_peers, first + 2 * busy_peers)
+            middle = asked[begin : 30 * busy_peers]
             turns = [set(middle[at : at + busy_peers]) for at in range(len(middle) - busy_peers)]
             own = [each for each in turns if other_id(echo) not in each]
             assert {len(each) for each in own} == {busy_peers}, asked
