@@ -247,20 +247,19 @@ def test_damaged_records_are_named_at_the_start_and_the_rest_is_served(
     assert text.startswith(f"error: store {store}: commitlog/{path.name}: no valid record at ")
 
 
-@pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
+@pytest.mark.parametrize("words", ["--port {}", "--namesrv-port {}", "--set haListenPort={}"])
 def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
-    which: str, refused: Refused, tmp_path: Path
+    words: str, refused: Refused, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        code, text = refused("broker", "--store", str(store), *FREE_PORTS, which, port)
+        port = taken.getsockname()[1]
+        given = words.format(port).split()
+        code, text = refused("broker", "--store", str(store), *FREE_PORTS, *given)
 
-    assert code == FAILED
-    assert text == (
-        f"error: 127.0.0.1:{port}: cannot listen here (address already in use); "
-        f"choose another address: {which} (0: a free one)\n"
-    )
+    option = words.removesuffix(" {}").format("PORT")
+    told = f"error: 127.0.0.1:{port}: cannot listen here (address already in use); "
+    assert (code, text) == (FAILED, f"{told}choose another address: {option} (0: a free one)\n")
     assert not store.exists()
 
 

@@ -148,3 +148,19 @@ def test_a_slave_delivers_no_delayed_message_and_a_promoted_one_does(master: Bro
 def test_a_wrong_role_is_one_line(properties: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         BrokerWorld(None, **properties)
+
+
+def test_tables_that_are_the_same_are_not_written_again(master: BrokerWorld) -> None:
+    master.subscribe(TOPIC)
+    master.send(b"x", DELAY="1")
+    master.pass_time(5_000)
+    master.state.offsets.commit(GROUP, TOPIC, 0, 1)
+    slave = Slave(master)
+    slave.follow()
+    slave.pass_time(30_000)
+
+    before = len(slave.disk.operations)
+    slave.follow()
+
+    assert not slave.state.offsets.is_dirty
+    assert len(slave.disk.operations) == before

@@ -180,12 +180,15 @@ def _check_role(config: BrokerConfig) -> None:
             f"{needed}"
         )
     _ = config.slave_networks  # it raises for what is wrong there
-    try:
-        is_place = not config.ha_master or host_and_port_of(config.ha_master).port
-    except NotAPlace:
-        is_place = None
-    if not is_place:
+    if config.ha_master and not _has_host_and_port(config.ha_master):
         raise ConfigurationError(f"haMasterAddress={cut(config.ha_master, _SHOWN_MAX)}: host:port")
+
+
+def _has_host_and_port(text: str) -> bool:
+    try:
+        return host_and_port_of(text).port is not None
+    except NotAPlace:
+        return False
 
 
 def _check(config: BrokerConfig) -> None:

@@ -1,7 +1,7 @@
 """The tables of a master, as a slave takes them over.
 
 Receives the replies of the master to the requests for whole tables. Changes the slave's tables, and
-has them saved. A table of the version that the slave has is left alone.
+has them saved. What is as the slave has it is left alone: the tables come again every few seconds.
 Source: Apache RocketMQ `SlaveSynchronize`.
 """
 
@@ -24,7 +24,7 @@ def take_table(state: BrokerState, code: int, body: bytes, now_ms: int) -> None:
     """Take over one table, from the reply to its request.
 
     Raises:
-        ValueError: when the reply is no such table. The slave's table is as before then.
+        ValueError, MsgspecError: when the reply is no such table. The slave's table is as before.
     """
     _TAKES[RequestCode(code)](state, body.decode(), now_ms)
 
@@ -48,8 +48,10 @@ def _take_offsets(state: BrokerState, text: str, _now_ms: int) -> None:
 
 
 def _take_delays(state: BrokerState, text: str, _now_ms: int) -> None:
+    before = state.schedule.saved()
     state.schedule.load(text)
-    state.files.change(schedule.PATH, state.schedule.dump)
+    if state.schedule.saved() != before:
+        state.files.change(schedule.PATH, state.schedule.dump)
 
 
 _TAKES: dict[RequestCode, _Take] = {

@@ -294,8 +294,10 @@ class OffsetTable:
         file = _read(text)
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
-            self._put((topic, group), {q: offset for q, offset in queues.items() if offset >= 0})
-            self._changed.add((topic, group))
+            offsets = {q: offset for q, offset in queues.items() if offset >= 0}
+            if self._offsets.get((topic, group)) != offsets:
+                self._put((topic, group), offsets)
+                self._changed.add((topic, group))
         self._is_changed = bool(self._changed)  # so that the next save encodes all rows
         self.version = file.data_version
 

@@ -71,7 +71,7 @@ log = limited_log(__name__)
 
 def _status_without_slaves(config: BrokerConfig, log_end: int) -> dict[str, Any]:
     """Return the status of a master that no slave follows."""
-    return status_of_master((), log_end, config.ha_gap_max)
+    return status_of_master((), log_end, config.ha_gap_max, 0.0)
 
 
 class PeerConnection(msgspec.Struct, frozen=True):

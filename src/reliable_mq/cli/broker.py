@@ -131,8 +131,9 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
         try:
             await server.start()
         except AddressRefused as error:
-            is_own = f":{options.port}:" in str(error)
-            option = "--port" if is_own else "--namesrv-port"
+            ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
+            named = (option for port, option in ports.items() if f":{port}:" in str(error))
+            option = next(named, "--set haListenPort=PORT")
             raise AddressRefused(f"{error}: {option} (0: a free one)") from error
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"

@@ -9,6 +9,29 @@ from typing import Any
 import msgspec
 
 
+class TransferRate(msgspec.Struct):
+    """Counts bytes by the second: how many there were in the last whole one."""
+
+    _second: int = 0
+    _size: int = 0  # of this second
+    _last: int = 0
+
+    def add(self, size: int, now: float) -> None:
+        """Count bytes at a time, in seconds of a monotonic clock."""
+        self._turn_to(int(now))
+        self._size += size
+
+    def in_last_second(self, now: float) -> int:
+        """Return the bytes of the last whole second."""
+        self._turn_to(int(now))
+        return self._last
+
+    def _turn_to(self, second: int) -> None:
+        if second != self._second:
+            self._last = self._size if second == self._second + 1 else 0
+            self._second, self._size = second, 0
+
+
 class SlaveState(msgspec.Struct):
     """What a master knows of one slave. Times are seconds of a monotonic clock.
 
@@ -18,8 +41,7 @@ class SlaveState(msgspec.Struct):
         acknowledged: the offset up to which it has the log.
         heard: when it has reported last.
         sent: when it was sent something last.
-        size_sent: bytes of the log that it was sent.
-        rate: bytes that it was sent in the last second.
+        rate: of the log that it is sent.
     """
 
     address: str
@@ -27,8 +49,7 @@ class SlaveState(msgspec.Struct):
     acknowledged: int = 0
     heard: float = 0.0
     sent: float = 0.0
-    size_sent: int = 0
-    rate: int = 0
+    rate: TransferRate = msgspec.field(default_factory=TransferRate)
 
 
 class MasterState(msgspec.Struct):
@@ -39,14 +60,14 @@ class MasterState(msgspec.Struct):
         end: where the master's log ended at its last transfer.
         heard_ms: when it has sent something last.
         reported_ms: when it was reported to last.
-        size_received: bytes of the log that it has sent.
+        rate: of the log that it sends.
     """
 
     address: str = ""
     end: int = 0
     heard_ms: int = 0
     reported_ms: int = 0
-    size_received: int = 0
+    rate: TransferRate = msgspec.field(default_factory=TransferRate)
 
 
 _NO_MASTER = {
@@ -63,8 +84,10 @@ def is_in_sync(slave: SlaveState, log_end: int, gap_max: int) -> bool:
     return log_end - slave.acknowledged < gap_max
 
 
-def status_of_master(slaves: Sequence[SlaveState], log_end: int, gap_max: int) -> dict[str, Any]:
-    """Return the status of a master whose log ends at `log_end`."""
+def status_of_master(
+    slaves: Sequence[SlaveState], log_end: int, gap_max: int, now: float
+) -> dict[str, Any]:
+    """Return the status of a master whose log ends at `log_end`; `now`: see `TransferRate`."""
     rows = [
         {
             "addr": slave.address,
@@ -72,7 +95,7 @@ def status_of_master(slaves: Sequence[SlaveState], log_end: int, gap_max: int) -
             "inSync": is_in_sync(slave, log_end, gap_max),
             "slaveAckOffset": slave.acknowledged,
             "transferFromWhere": slave.next,
-            "transferredByteInSecond": slave.rate,
+            "transferredByteInSecond": slave.rate.in_last_second(now),
         }
         for slave in slaves
     ]
@@ -85,8 +108,8 @@ def status_of_master(slaves: Sequence[SlaveState], log_end: int, gap_max: int) -
     }
 
 
-def status_of_slave(master: MasterState, log_end: int) -> dict[str, Any]:
-    """Return the status of a slave whose log ends at `log_end`."""
+def status_of_slave(master: MasterState, log_end: int, now: float) -> dict[str, Any]:
+    """Return the status of a slave whose log ends at `log_end`; `now`: see `TransferRate`."""
     return {
         "haClientRuntimeInfo": {
             "lastReadTimestamp": master.heard_ms,
@@ -94,7 +117,7 @@ def status_of_slave(master: MasterState, log_end: int) -> dict[str, Any]:
             "masterAddr": master.address,
             "masterFlushOffset": master.end,
             "maxOffset": log_end,
-            "transferredByteInSecond": 0,
+            "transferredByteInSecond": master.rate.in_last_second(now),
         },
         "haConnectionInfo": [],
         "inSyncSlaveNums": 0,

@@ -13,7 +13,7 @@ from typing import cast
 
 from reliable_mq.broker_core.config import Network
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.errors import FrameError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
@@ -21,7 +21,8 @@ from reliable_mq.replication.ha_frames import (
     ReportReader,
     encode_transfer,
 )
-from reliable_mq.replication.ha_status import SlaveState
+from reliable_mq.replication.ha_status import SlaveState, is_in_sync
+from reliable_mq.runtime.host_names import bound_sockets
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import address_of
 
@@ -54,7 +55,7 @@ class HaMaster:
         self.log: CommitLog
         self.on_report = on_report
         self.port = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
 
@@ -68,10 +69,10 @@ class HaMaster:
 
         A slave that lacks `gap_max` bytes or more does not keep up.
         """
-        ends = sorted((each.acknowledged for each in self.slaves), reverse=True)
-        if len(ends) < count:
+        best = sorted(self.slaves, key=lambda each: each.acknowledged, reverse=True)[:count]
+        if len(best) < count:
             return 0, False
-        return ends[count - 1], self.log.end - ends[count - 1] < gap_max
+        return best[-1].acknowledged, is_in_sync(best[-1], self.log.end, gap_max)
 
     async def bind(self, host: str, port: int) -> None:
         """Bind the address; with port 0 the system chooses one. Call `serve` next.
@@ -80,23 +81,18 @@ class HaMaster:
             AddressRefused: when the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: _SlaveConnection(self), host, port, start_serving=False
-            )
-        except OSError as error:
-            raise AddressRefused(
-                f"{address_of(host, port)}: cannot listen here for slaves ({error.strerror}); "
-                "choose another haListenPort"
-            ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        sockets = await bound_sockets(host, port)
+        self.port = sockets[0].getsockname()[1]
+        self._servers = [
+            await loop.create_server(lambda: _SlaveConnection(self), sock=each, start_serving=False)
+            for each in sockets
+        ]
 
     async def serve(self, commit_log: CommitLog) -> None:
         """Send this log to the slaves that connect."""
-        if self._server is None:
-            raise InvariantBroken("a master served before it had an address")
         self.log = commit_log
-        await self._server.start_serving()
+        for server in self._servers:
+            await server.start_serving()
         self._tend()
 
     def advance(self) -> None:
@@ -109,7 +105,6 @@ class HaMaster:
         now = time.monotonic()
         for connection in list(self._connections):
             state = connection.state
-            connection.note_rate()
             if now - state.heard > SILENT_SECONDS:
                 connection.close(f"no report for {SILENT_SECONDS:g} s")
             elif state.next >= 0 and now - state.sent > HEARTBEAT_SECONDS:
@@ -136,11 +131,12 @@ class HaMaster:
         """Stop to listen, and close all connections."""
         if self._beat is not None:
             self._beat.cancel()
-        if self._server is not None:
-            self._server.close()
-            for connection in list(self._connections):
-                connection.close("")
-            await self._server.wait_closed()
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close("")
+        for server in self._servers:
+            await server.wait_closed()
 
 
 class _SlaveConnection(asyncio.Protocol):
@@ -151,7 +147,6 @@ class _SlaveConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._is_paused = False
         self._is_more_due = False
-        self._size_noted = 0
         self._transport: asyncio.Transport
         self.state = SlaveState("")
 
@@ -217,13 +212,8 @@ class _SlaveConnection(asyncio.Protocol):
         state = self.state
         self._transport.write(encode_transfer(state.next, data))
         state.next += len(data)
-        state.size_sent += len(data)
         state.sent = time.monotonic()
-
-    def note_rate(self) -> None:
-        """Note what was sent since the last call, a second ago."""
-        self.state.rate = self.state.size_sent - self._size_noted
-        self._size_noted = self.state.size_sent
+        state.rate.add(len(data), state.sent)
 
     def pause_writing(self) -> None:
         self._is_paused = True

@@ -5,6 +5,7 @@ Source: Apache RocketMQ `DefaultHAClient`.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -154,7 +155,7 @@ class HaSlave:
             self.master.heard_ms = now_ms()
             for offset, part in transfers.feed(data):
                 self.master.end = max(self.master.end, offset + len(part))
-                self.master.size_received += len(part)
+                self.master.rate.add(len(part), time.monotonic())
                 if not skipped:
                     records += copied.take(Transfer(offset, part))
                 elif part:

@@ -4,6 +4,7 @@ import ipaddress
 import socket
 from functools import partial
 
+from reliable_mq.errors import AddressRefused
 from reliable_mq.runtime.asyncio_threads import in_thread
 
 
@@ -31,18 +32,23 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
         port: 0: the system chooses one.
 
     Raises:
-        OSError: when the host is unknown, or an address cannot be bound.
+        AddressRefused: when the host is unknown, or an address cannot be bound.
     """
     sockets: list[socket.socket] = []
+    wanted = f"{host}:{port}"
     try:
         for address in await addresses_of(host, port):
             bound = _bound(address, port)
             sockets.append(bound)
             port = bound.getsockname()[1]
-    except BaseException:
+    except BaseException as error:
         for each in sockets:
             each.close()
-        raise
+        if not isinstance(error, OSError):
+            raise
+        raise AddressRefused(
+            f"{wanted}: cannot listen here ({reason_of(error)}); choose another address"
+        ) from error
     return sockets
 
 
@@ -84,3 +90,10 @@ def _bound(address: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def reason_of(error: OSError) -> str:
+    """Return why an address is refused, within a sentence."""
+    text = error.strerror or str(error)
+    text = text.rpartition(": ")[2] or text  # asyncio puts its own words before the system's
+    return text[:1].lower() + text[1:]  # lower case, as it is used within a sentence

@@ -26,7 +26,7 @@ from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import HeldBytes, UnreadAnswers
-from reliable_mq.runtime.host_names import bound_sockets, connected_pair
+from reliable_mq.runtime.host_names import bound_sockets, connected_pair, reason_of
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate, is_hello
 from reliable_mq.runtime.tls_settings import TlsMode
@@ -425,12 +425,7 @@ class Listener:
             AddressRefused: when the address cannot be bound.
         """
         _allow_many_connections()
-        try:
-            sockets = await bound_sockets(host, port)
-        except OSError as error:
-            raise AddressRefused(
-                f"{host}:{port}: cannot listen here ({_reason(error)}); choose another address"
-            ) from error
+        sockets = await bound_sockets(host, port)
         self._acceptors += [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
         self.port = sockets[0].getsockname()[1]
         self.ips = [_plain_ip(bound.getsockname()[0]) for bound in sockets]
@@ -507,7 +502,7 @@ class Listener:
                 acceptor.start()
         except OSError as error:
             raise AddressRefused(
-                f"port {self.port}: cannot listen here ({_reason(error)}); choose another"
+                f"port {self.port}: cannot listen here ({reason_of(error)}); choose another"
             ) from error
         self._check_idle()
 
@@ -667,12 +662,6 @@ class Listener:
 def _plain_ip(address: str) -> str:
     """Return a peer's address without its zone; an IPv4 address mapped into IPv6 as IPv4."""
     return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))
-
-
-def _reason(error: OSError) -> str:
-    text = error.strerror or str(error)
-    text = text.rpartition(": ")[2] or text  # asyncio puts its own words before the system's
-    return text[:1].lower() + text[1:]  # lower case, as it is used within a sentence
 
 
 def _allow_many_connections() -> None:

@@ -6,6 +6,7 @@ masters and slaves, and takes over the tables of the master.
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -46,18 +47,18 @@ class Replication:
     Args:
         send: sends replies.
         tls: encrypts the connection over which tables come; None: plain.
-        schedule_turn: writes what was appended.
+        run_turn: writes what was appended.
     """
 
     def __init__(
         self,
         send: Callable[[list[Answer]], None],
-        schedule_turn: Callable[[], None],
+        run_turn: Callable[[], None],
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._tls = tls
         self._config = BrokerConfig()
-        self._schedule_turn = schedule_turn
+        self._run_turn = run_turn
         self._send = send
         self.is_on = False  # whether `stored` has somebody to tell
         self.master: HaMaster | None = None
@@ -115,7 +116,7 @@ class Replication:
             tls=self._tls,
         )
         tables = _MasterTables(core, links, registrar)
-        store = _CoreAsSlaveStore(core, writer, self._schedule_turn)
+        store = _CoreAsSlaveStore(core, writer, self._run_turn)
         slave = self._slave = HaSlave(
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
         )
@@ -123,10 +124,11 @@ class Replication:
 
     def status(self, log_end: int) -> dict[str, Any]:
         """Return what `mqadmin haStatus` prints."""
+        now = time.monotonic()
         if self._slave is not None:
-            return status_of_slave(self._slave.master, log_end)
+            return status_of_slave(self._slave.master, log_end, now)
         slaves = self.master.slaves if self.master is not None else []
-        return status_of_master(slaves, log_end, self._config.ha_gap_max)
+        return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
 
     def stored(self) -> None:
         """Tell slaves or the master that more of the log is stored."""
@@ -146,14 +148,12 @@ class Replication:
 class _CoreAsSlaveStore:
     """The store of a broker's core, for `HaSlave`."""
 
-    def __init__(
-        self, core: BrokerCore, writer: LogWriter, schedule_turn: Callable[[], None]
-    ) -> None:
+    def __init__(self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None]) -> None:
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
         self._is_sync_flush = core.state.is_sync_flush
         self._writer = writer
-        self._schedule_turn = schedule_turn
+        self._run_turn = run_turn
         self.segment_size = self._log.segment_size
 
     @property
@@ -174,7 +174,7 @@ class _CoreAsSlaveStore:
         """Append records; they are written at the end of the turn."""
         for record in records:
             self._copier.append(*record)
-        self._schedule_turn()
+        self._run_turn()
 
     async def room(self) -> None:
         """Return when the disk has room."""
