@@ -2,8 +2,8 @@
 
 from reliable_mq.replication.ha_status import (
     MasterState,
-    TransferRate,
     SlaveState,
+    TransferRate,
     status_of_master,
     status_of_slave,
 )

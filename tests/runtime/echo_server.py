@@ -1,10 +1,12 @@
 """A server on a listener that answers each command with its body, and its clients."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
+import pytest
 import uvloop
 from tests.waiting import scene_limit
 
@@ -81,3 +83,39 @@ async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.write(encode_command(request(7, body=b"still here")))
     length = struct.unpack(">i", await reader.readexactly(4))[0]
     return b"still here" in await reader.readexactly(length)
+
+
+def ask_when_seen(
+    echo: Echo, count: int, asker: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let `asker` send a request of code 9 when a read begins after so many commands."""
+    received = echo.received
+
+    def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
+        if len(echo.seen) == count:
+            asker.sendall(encode_command(request(9)))
+        received(connection, commands)
+
+    monkeypatch.setattr(echo, "received", receive)
+
+
+def turns_of(echo: Echo, count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of the loop's turn for each command, up to `count`."""
+    loop = asyncio.get_running_loop()
+    turns: list[int] = []
+    received, number = echo.received, 0
+
+    def tick() -> None:
+        nonlocal number
+        number += 1
+        if len(turns) < count:
+            loop.call_soon(tick)
+
+    def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
+        before = len(echo.seen)
+        received(connection, commands)
+        turns.extend([number] * (len(echo.seen) - before))
+
+    monkeypatch.setattr(echo, "received", receive)
+    tick()
+    return turns

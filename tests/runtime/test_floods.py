@@ -1,19 +1,24 @@
 """A peer that floods a server with cheap requests leaves the others their turn."""
 
-import asyncio
 import socket
 import struct
 import tracemalloc
-from collections.abc import Iterable
 
 import pytest
-from tests.runtime.echo_server import Echo, connect, is_served, run, serving
+from tests.runtime.echo_server import (
+    Echo,
+    ask_when_seen,
+    connect,
+    is_served,
+    run,
+    serving,
+    turns_of,
+)
 from tests.waiting import eventually
 
-from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
 
 SEND = encode_command(request(RequestCode.SEND_MESSAGE))  # its answer is always small
@@ -27,14 +32,7 @@ def test_many_small_requests_in_one_read_let_others_in_between(
     async def test() -> None:
         async with serving() as echo:
             other = socket.create_connection(("127.0.0.1", echo.listener.port))
-            received = echo.received
-
-            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
-                if not echo.seen:
-                    other.sendall(encode_command(request(9)))
-                received(connection, commands)
-
-            monkeypatch.setattr(echo, "received", receive)
+            ask_when_seen(echo, 0, other, monkeypatch)
             _, writer = await connect(echo)
             writer.write(SEND * 200)
             await eventually(lambda: len(echo.seen) == 201)
@@ -53,26 +51,8 @@ def test_what_many_peers_send_at_once_is_handled_in_many_turns(
 
     async def test() -> None:
         async with serving() as echo:
-            loop = asyncio.get_running_loop()
-            turns: list[int] = []
-            number = 0
-
-            def count() -> None:
-                nonlocal number
-                number += 1
-                if len(turns) < 200:
-                    loop.call_soon(count)
-
-            received = echo.received
-
-            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
-                before = len(echo.seen)
-                received(connection, commands)
-                turns.extend([number] * (len(echo.seen) - before))
-
-            monkeypatch.setattr(echo, "received", receive)
             peers = [await connect(echo) for _ in range(20)]
-            count()
+            turns = turns_of(echo, 200, monkeypatch)
             for _, writer in peers:
                 writer.write(SEND * 10)
             await eventually(lambda: len(turns) == 200)

@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from tests.runtime.echo_server import Echo, connect, is_served, run, serving
+from tests.runtime.echo_server import (
+    Echo,
+    ask_when_seen,
+    connect,
+    is_served,
+    run,
+    serving,
+    turns_of,
+)
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import PeerConnection
@@ -27,14 +35,7 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
             other = socket.create_connection(("127.0.0.1", echo.listener.port))
             reader, writer = await connect(echo)
             assert await is_served(reader, writer)
-            received = echo.received
-
-            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
-                if len(echo.seen) == 1:
-                    other.sendall(encode_command(request(9)))
-                received(connection, commands)
-
-            monkeypatch.setattr(echo, "received", receive)
+            ask_when_seen(echo, 1, other, monkeypatch)
             writer.write(encode_command(request(8)) * 10)
             await eventually(lambda: len(echo.seen) == 12)
             codes = [command.code for command in echo.seen]
@@ -52,26 +53,8 @@ def test_large_answers_that_take_long_are_made_in_many_turns(
 
     async def test() -> None:
         async with serving() as echo:
-            loop = asyncio.get_running_loop()
-            turns: list[int] = []
-            number = 0
-
-            def count() -> None:
-                nonlocal number
-                number += 1
-                if len(turns) < 10:
-                    loop.call_soon(count)
-
-            received = echo.received
-
-            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
-                before = len(echo.seen)
-                received(connection, commands)
-                turns.extend([number] * (len(echo.seen) - before))
-
-            monkeypatch.setattr(echo, "received", receive)
             peers = [await connect(echo) for _ in range(10)]
-            count()
+            turns = turns_of(echo, 10, monkeypatch)
             for _, writer in peers:
                 writer.write(encode_command(request(9)))
             await eventually(lambda: len(turns) == 10)
@@ -91,14 +74,7 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
         async with serving() as echo:
             other = socket.create_connection(("127.0.0.1", echo.listener.port))
             peers = [await connect(echo) for _ in range(busy_peers)]
-            received = echo.received
-
-            def receive(connection: PeerConnection, commands: Iterable[Command]) -> None:
-                if len(echo.seen) == busy_peers:
-                    other.sendall(encode_command(request(9)))
-                received(connection, commands)
-
-            monkeypatch.setattr(echo, "received", receive)
+            ask_when_seen(echo, busy_peers, other, monkeypatch)
             for _, writer in peers:
                 writer.write(encode_command(request(8)) * 50)
             await eventually(lambda: len(echo.seen) == 50 * busy_peers + 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.json_rows import JsonRows, plain_json
+from reliable_mq.broker_core.json_rows import JsonRows, differences, plain_json
 from reliable_mq.broker_core.names import group_fault, is_system_group
 from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import READ, DataVersion
@@ -210,8 +210,7 @@ class GroupTable:
             name: msgspec.structs.replace(group, group_name=name)
             for name, group in file.subscription_group_table.items()
         }
-        changed = [name for name, group in groups.items() if self.by_name.get(name) != group]
-        gone = [name for name in self.by_name if name not in groups]
+        changed, gone = differences(self.by_name, groups)
         is_changed = bool(changed or gone) or self.forbidden != file.forbidden_table
         for name in changed:
             self._set(groups[name])

@@ -4,7 +4,7 @@ Each change of one topic writes the whole file, as Apache's broker expects. With
 the unchanged rows must cost almost nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
 import msgspec
 
@@ -22,6 +22,14 @@ def plain_json(value: object) -> str:
 
 def _row(name: str, value: object) -> str:
     return f"{plain_json(name)}:{plain_json(value)}"
+
+
+def differences(
+    known: Mapping[str, object], wanted: Mapping[str, object]
+) -> tuple[list[str], list[str]]:
+    """Return the names that are new or other in `wanted`, and those that are not in it."""
+    other = [name for name, value in wanted.items() if known.get(name) != value]
+    return other, [name for name in known if name not in wanted]
 
 
 class JsonRows:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from reliable_mq.broker_core.json_rows import JsonRows, plain_json
+from reliable_mq.broker_core.json_rows import JsonRows, differences, plain_json
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
     EVENT_TOPIC,
@@ -320,13 +320,11 @@ class TopicTable:
             name: msgspec.structs.replace(topic, topic_name=name)
             for name, topic in file.topic_config_table.items()
         }
-        changed = [name for name, topic in topics.items() if self.by_name.get(name) != topic]
+        changed, gone = differences(self.by_name, topics)
         for name in changed:
             self._set(topics[name])
         self.version = file.data_version
-        return [
-            name for name in self.by_name if name not in topics and name not in self._own
-        ], changed
+        return [name for name in gone if name not in self._own], changed
 
 
 @decodable
