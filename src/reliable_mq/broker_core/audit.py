@@ -39,8 +39,8 @@ class AuditLine(msgspec.Struct, kw_only=True):
         run_id: always null; a field of `rmq_audit`.
         changed: 1 if it changed something, else 0.
         result: the name of the answer's code.
-        detail: what it is about (`on`), values `before` and `after`, or the reason of a refusal
-            (`why`). `claims`: the user whom a request names without proof. `left_out`: how many
+        detail: `on`: what it is about. `before`, `after`: the values of that. `why`: the reason of
+            a refusal. `claims`: the user whom a request names without proof. `left_out`: how many
             refused requests before it have no line.
     """
 

@@ -1,7 +1,7 @@
 """The notices to the members of a consumer group that it has changed.
 
 A small group is told at once. The members of a large one are told some at a time, once for all
-changes since the last time: a thousand members that join one after another would otherwise cause
+changes since the last time. Otherwise a thousand members that join one after another would cause
 half a million notices.
 """
 
