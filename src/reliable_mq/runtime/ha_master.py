@@ -170,6 +170,14 @@ class _SlaveConnection(asyncio.Protocol):
             return
         state, log_ = self.state, self._master.log
         state.heard = time.monotonic()
+        # An empty slave may report 1: see `HaSlave`.
+        most = max(log_.end, 1) if state.next < 0 else state.next
+        if report > most:
+            self.close(
+                f"it reports offset {report}, and can have this log up to {most} only: it has "
+                "another master's log; give it an empty store"
+            )
+            return
         if state.next < 0:
             # An empty slave gets the whole log; Apache's master would send the newest file only.
             state.next = report or log_.start
