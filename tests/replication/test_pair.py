@@ -226,21 +226,23 @@ def test_a_slave_that_reports_more_than_the_master_has_acknowledges_nothing(
     """It has another log, or it forges. The first report may be too large, or a later one."""
 
     async def scene() -> None:
-        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
-            async with AsyncClient(master.name_server_address) as client:
-                await client.create_topic("t", 1)
-                await client.send(Message(topic="t", body=b"1"))
-                end, place = end_of(master), master._replication.master
-                assert place is not None
-                reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-                if later:
-                    writer.write(encode_report(end))
-                    await reader.read(1)
-                writer.write(encode_report(end + 1_000_000))
-                await eventually(lambda: told(caplog, "slave_cut"))
-                sent = await client.send(Message(topic="t", body=b"2"))
-                assert sent.status is SendStatus.SLAVE_NOT_AVAILABLE
-                writer.close()
+        async with (
+            serving(tmp_path / "master", **SYNC_MASTER) as master,
+            AsyncClient(master.name_server_address) as client,
+        ):
+            await client.create_topic("t", 1)
+            await client.send(Message(topic="t", body=b"1"))
+            end, place = end_of(master), master._replication.master
+            assert place is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            if later:
+                writer.write(encode_report(end))
+                await reader.read(1)
+            writer.write(encode_report(end + 1_000_000))
+            await eventually(lambda: told(caplog, "slave_cut"))
+            sent = await client.send(Message(topic="t", body=b"2"))
+            assert sent.status is SendStatus.SLAVE_NOT_AVAILABLE
+            writer.close()
 
     run_scene(scene())
     (line,) = told(caplog, "slave_cut")
