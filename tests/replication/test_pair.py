@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.access.access_world import ON
 from tests.waiting import eventually, run_scene
 
+from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import Message, ReceivedMessage, SendStatus
 from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication.ha_frames import encode_report
+from reliable_mq.replication.ha_status import SlaveState
 from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
@@ -55,6 +57,12 @@ def log_of(store: Path) -> dict[str, bytes]:
 
 def end_of(server: BrokerServer) -> int:
     return server._core.state.store.dispatched
+
+
+def slaves_of(server: BrokerServer) -> list[SlaveState]:
+    place = server._replication.master
+    assert place is not None
+    return place.slaves
 
 
 def test_a_slave_copies_the_log_and_serves_it(tmp_path: Path) -> None:
@@ -101,6 +109,83 @@ def test_a_synchronous_master_says_when_no_slave_has_the_message(tmp_path: Path)
                     assert kept == master._core.state.store.log.end, "on its disk, too"
                 again = await client.send(Message(topic="t", body=b"again"))
                 assert again.status is SendStatus.SLAVE_NOT_AVAILABLE
+
+    run_scene(scene())
+
+
+class HeldSyncs:
+    """Syncs that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.held: list[Callable[[], None]] = []
+
+    def start(self, _files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+        self.held.append(done)
+        return True
+
+    def let_go(self) -> None:
+        while self.held:
+            self.held.pop()()
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def held_syncs(server: BrokerServer) -> Iterator[HeldSyncs]:
+    """Hold the syncs of a broker until the end of the block."""
+    held, writer = HeldSyncs(), server._log_writer
+    real, writer._syncs = writer._syncs, held
+    try:
+        yield held
+    finally:
+        writer._syncs = real
+        held.let_go()
+
+
+def test_the_disks_of_a_synchronous_pair_work_at_the_same_time(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+            names = master.name_server_address
+            async with (
+                AsyncClient(names) as client,
+                serving(tmp_path / "slave", names, **SLAVE) as slave,
+            ):
+                await client.create_topic("t", 1)
+                await eventually(lambda: bool(slaves_of(master)))
+                own, copy = (each._core.state.store.log for each in (master, slave))
+                with held_syncs(master) as disk:
+                    sent = asyncio.ensure_future(client.send(Message(topic="t", body=b"1")))
+                    await eventually(lambda: 0 < copy.durable == own.end)
+                    await eventually(lambda: slaves_of(master)[0].acknowledged == own.end)
+                    assert own.durable == 0
+                    assert not sent.done(), "the master's disk does not have it yet"
+                    disk.let_go()
+                    assert (await sent).status is SendStatus.SEND_OK
+
+    run_scene(scene())
+
+
+@pytest.mark.parametrize(
+    ("flush", "status"),
+    [("disk", SendStatus.FLUSH_SLAVE_TIMEOUT), ("received", SendStatus.SEND_OK)],
+)
+def test_a_slave_reports_what_is_on_its_disk_or_what_it_has_received(
+    tmp_path: Path, flush: str, status: SendStatus
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+            names = master.name_server_address
+            async with (
+                AsyncClient(names) as client,
+                serving(tmp_path / "slave", names, **SLAVE, slaveFlush=flush) as slave,
+            ):
+                await client.create_topic("t", 1)
+                await eventually(lambda: bool(slaves_of(master)))
+                with held_syncs(slave) as disk:
+                    assert (await client.send(Message(topic="t", body=b"1"))).status is status
+                    assert slave._core.state.store.log.durable == 0
+                    await eventually(lambda: bool(disk.held))
 
     run_scene(scene())
 

@@ -57,6 +57,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 ASYNC_MASTER = "ASYNC_MASTER"
+DISK, RECEIVED = "disk", "received"  # `slaveFlush`
 SYNC_MASTER = "SYNC_MASTER"
 SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
@@ -98,6 +99,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ha_master: str = msgspec.field(default="", name="haMasterAddress")
     # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
     in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
+    slave_flush: str = msgspec.field(default=DISK, name="slaveFlush")
     slave_timeout_ms: _Positive = msgspec.field(default=3_000, name="slaveTimeout")
     ha_gap_max: _Positive = msgspec.field(default=256 * 1024 * 1024, name="haMaxGapNotInSync")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
@@ -258,6 +260,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def slaves_needed(self) -> int:
         """The slaves that must have a message before it is acknowledged; 0: none."""
         return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
+
+    @property
+    def copies_early(self) -> bool:
+        """Whether what is written goes to the other side of the pair before it is synced here.
+
+        An asynchronous master may not: after a loss of power its slaves would have more than it.
+        """
+        if self.is_slave:
+            return self.slave_flush == RECEIVED
+        return self.slaves_needed > 0
 
     @property
     def slave_networks(self) -> tuple[Network, ...] | None:

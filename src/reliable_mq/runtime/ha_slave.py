@@ -26,6 +26,7 @@ SILENT_SECONDS = 20.0
 """A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
 REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
+_TEND_SECONDS = 1.0
 _READ_SIZE = 1024 * 1024
 _SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
 
@@ -83,13 +84,25 @@ class HaSlave:
         self._store = store
         self._find_master = find_master
         self._find_start = find_start
-        self._kept = asyncio.Event()  # more is stored than was reported
+        self._kept = asyncio.Event()  # more is stored
+        self._writer: asyncio.StreamWriter | None = None  # while it follows
+        self._reported = 0.0  # when
+        self._heard = 0.0
         self._told = ""  # the last trouble that has a line in the log
         self.master = MasterState()
 
     def stored(self) -> None:
-        """Report soon: more of the log is stored."""
+        """Report that more of the log is stored."""
         self._kept.set()
+        if self._writer is not None:
+            self._report(self._writer)
+
+    def _report(self, writer: asyncio.StreamWriter) -> None:
+        kept = self._store.kept
+        if kept:
+            writer.write(encode_report(kept))
+        self._reported = time.monotonic()
+        self.master.reported_ms = now_ms()
 
     async def follow_forever(self) -> None:
         """Connect, follow until the connection ends, and again."""
@@ -135,11 +148,14 @@ class HaSlave:
         writer.write(encode_report(begin + skipped))
         self.master.address, self._told = address, ""
         broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
-        reporting = asyncio.ensure_future(self._report_forever(writer))
+        self._heard = self._reported = time.monotonic()
+        self._writer = writer
+        tending = asyncio.ensure_future(self._tend_forever(writer))
         try:
             await self._take_forever(reader, CopiedLog(begin, store.segment_size), skipped)
         finally:
-            reporting.cancel()
+            self._writer = None
+            tending.cancel()
 
     async def _take_forever(
         self, reader: asyncio.StreamReader, copied: CopiedLog, skipped: int
@@ -147,15 +163,17 @@ class HaSlave:
         transfers, store = TransferReader(), self._store
         while True:
             await store.room()
-            async with asyncio.timeout(SILENT_SECONDS):
-                data = await reader.read(_READ_SIZE)
+            data = await reader.read(_READ_SIZE)
             if not data:
-                raise EOFError("the master has closed the connection")
+                is_silent = time.monotonic() - self._heard > SILENT_SECONDS
+                reason = f"no word for {SILENT_SECONDS:g} s" if is_silent else "it has closed it"
+                raise EOFError(f"the connection to the master has ended: {reason}")
+            self._heard = time.monotonic()
             records: list[CopiedRecord] = []
             self.master.heard_ms = now_ms()
             for offset, part in transfers.feed(data):
                 self.master.end = max(self.master.end, offset + len(part))
-                self.master.rate.add(len(part), time.monotonic())
+                self.master.rate.add(len(part), self._heard)
                 if not skipped:
                     records += copied.take(Transfer(offset, part))
                 elif part:
@@ -164,14 +182,13 @@ class HaSlave:
             if records:
                 store.copy(records)
 
-    async def _report_forever(self, writer: asyncio.StreamWriter) -> None:
+    async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
+        """Repeat the report, and end the connection to a master that says nothing."""
         while True:
-            try:
-                async with asyncio.timeout(REPORT_SECONDS):
-                    await self._kept.wait()
-            except TimeoutError:
-                pass
-            self._kept.clear()
-            if self._store.kept:
-                writer.write(encode_report(self._store.kept))
-                self.master.reported_ms = now_ms()
+            await asyncio.sleep(_TEND_SECONDS)
+            now = time.monotonic()
+            if now - self._heard > SILENT_SECONDS:
+                writer.transport.abort()
+                return
+            if now - self._reported >= REPORT_SECONDS:
+                self._report(writer)

@@ -151,7 +151,8 @@ class _CoreAsSlaveStore:
     def __init__(self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None]) -> None:
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
-        self._is_sync_flush = core.state.is_sync_flush
+        state = core.state
+        self._reports_disk = state.is_sync_flush and not state.config.copies_early
         self._writer = writer
         self._run_turn = run_turn
         self.segment_size = self._log.segment_size
@@ -163,8 +164,8 @@ class _CoreAsSlaveStore:
 
     @property
     def kept(self) -> int:
-        """The offset up to which the log is stored as the flush type promises."""
-        return self._log.durable if self._is_sync_flush else self._log.written
+        """The offset up to which the log is stored as `slaveFlush` and the flush type promise."""
+        return self._log.durable if self._reports_disk else self._log.written
 
     def begin_at(self, offset: int) -> None:
         """Let the empty log begin at an offset."""
