@@ -178,7 +178,7 @@ class BrokerServer:
             syncs,
             self._note_room,
             self._saved,
-            on_written=self._written if config.copies_early else None,
+            on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
         own = self._name_server
@@ -322,11 +322,6 @@ class BrokerServer:
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
-
-    def _written(self, end: int) -> None:
-        """Let slaves have what is being synced here: both disks work at the same time."""
-        self._core.state.store.log.mark_written(end)
-        self._replication.stored()
 
     def _saved(self) -> None:
         try:

@@ -130,6 +130,17 @@ class Replication:
         slaves = self.master.slaves if self.master is not None else []
         return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
 
+    def early(self, core: BrokerCore) -> Callable[[int], None] | None:
+        """Return what takes the end of what is written, before its sync; None: nothing does."""
+        if not self._config.copies_early:
+            return None
+
+        def written(end: int) -> None:
+            core.state.store.log.mark_written(end)
+            self.stored()
+
+        return written
+
     def stored(self) -> None:
         """Tell slaves or the master that more of the log is stored."""
         if self.master is not None:
