@@ -72,6 +72,32 @@ def test_a_clock_that_was_set_back_ends_the_wait() -> None:
     assert codes(answers.take_ready()) == {1: ResponseCode.FLUSH_SLAVE_TIMEOUT}
 
 
+def test_a_reply_that_waited_for_a_new_topic_says_that_no_slave_has_the_message() -> None:
+    """The others of its turn have left by then."""
+    answers = waiting()
+    answers.acknowledge(100, has_slaves=False)
+    answers.release(300)
+    answers.take_ready()
+    answers.late(4, 90, stored_reply(4))
+    answers.late(5, 250, stored_reply(5))
+    answers.has_slaves = True
+    answers.late(6, 250, stored_reply(6))
+    assert codes(answers.take_ready()) == {
+        4: 0,
+        5: ResponseCode.SLAVE_NOT_AVAILABLE,
+        6: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+
+
+def test_a_reply_whose_record_is_given_up_before_its_turn_ends_says_so() -> None:
+    answers = waiting()
+    answers.late(4, 400, stored_reply(4))
+    answers.acknowledge(0, has_slaves=False)
+    answers.release(400)
+    answers.take_ready()
+    assert codes(answers.end_turn(400)) == {4: ResponseCode.SLAVE_NOT_AVAILABLE}
+
+
 def test_without_slaves_nothing_waits() -> None:
     answers = waiting()
     answers.release(100)

@@ -49,6 +49,13 @@ class Answers:
         self.held.append((connection, frame))
         self._held_end = max(self._held_end, end)
 
+    def late(self, connection: int, end: int, frame: bytes) -> None:
+        """Send a reply as `when_stored` does; its record may be stored, and others released."""
+        if end <= self.released:
+            self.now(connection, frame)
+        else:
+            self.when_stored(connection, end, frame)
+
     def release(self, end: int) -> int:
         """Release the replies that wait for log offsets up to `end`; return their number.
 

@@ -64,6 +64,24 @@ class ReplicatedAnswers(Answers):
         if end > self.released:
             self._give_up(end, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
+    def late(self, connection: int, end: int, frame: bytes) -> None:
+        """See `Answers`; a reply whose turn was given up says so, too."""
+        known = len(self.ready)
+        super().late(connection, end, frame)
+        self._tell(known, end)
+
+    def _withhold(self, log_end: int) -> None:
+        known = len(self.ready)
+        super()._withhold(log_end)
+        self._tell(known, log_end)
+
+    def _tell(self, known: int, end: int) -> None:
+        """Let what became ready behind `known` say that slaves lack the log up to `end`."""
+        if end > self._acknowledged and len(self.ready) > known:
+            no_slave, is_late = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
+            code = is_late if self.has_slaves else no_slave
+            self.ready[known:] = with_code(self.ready[known:], code)
+
     def _is_over(self, since_ms: int, now_ms: int) -> bool:
         """Whether a wait has ended; also if the clock was set back."""
         return not since_ms <= now_ms < since_ms + self._timeout_ms
