@@ -1,7 +1,10 @@
 """The replies of a synchronous master wait for its slaves, but not for ever."""
 
+import pytest
+
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, decode_command, reply
@@ -32,6 +35,7 @@ def waiting() -> ReplicatedAnswers:
     for number, frame in ((1, stored_reply(1)), (2, stored_reply(2)), (3, other_reply(3))):
         answers.when_stored(number, number * 100, frame)
         assert answers.end_turn(number * 100) == []
+        answers.invariants()
     return answers
 
 
@@ -105,3 +109,15 @@ def test_without_slaves_nothing_waits() -> None:
     assert codes(answers.take_ready()) == {1: ResponseCode.SLAVE_NOT_AVAILABLE}
     answers.release(200)
     assert codes(answers.take_ready()) == {2: ResponseCode.SLAVE_NOT_AVAILABLE}
+
+
+def test_the_invariants_find_replies_out_of_order() -> None:
+    answers = waiting()
+    answers.invariants()
+    answers._withheld.reverse()
+    with pytest.raises(InvariantBroken, match="S2"):
+        answers.invariants()
+    answers = waiting()
+    answers.released = 50
+    with pytest.raises(InvariantBroken, match="K8"):
+        answers.invariants()

@@ -273,6 +273,8 @@ class Machine:
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
             check_invariants(core)
+            if self._replicating is not None and self._replicating.whole.master is not None:
+                self._replicating.whole.master.invariants()
 
     def _to_clients(self, replies: list[Answer]) -> list[Answer]:
         """Return the replies that are not for another broker."""
@@ -377,5 +379,6 @@ def check_invariants(core: BrokerCore) -> None:
     """Ask every table of a broker for its invariants."""
     state = core.state
     tables = (state.store, state.store.log, state.topics, state.groups, state.offsets)
-    for table in (*tables, state.clients, state.locks, state.pulls, state.schedule):
+    tables += (state.clients, state.locks, state.pulls, state.schedule, state.answers)
+    for table in tables:
         table.invariants()

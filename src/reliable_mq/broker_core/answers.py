@@ -8,6 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
@@ -39,6 +40,12 @@ class Answers:
         self._withheld: deque[tuple[int, list[Answer]]] = deque()
         self.waiting = 0  # replies that wait for earlier turns, or for the file of a new topic
         self.released = 0  # the log offset up to which replies have left
+
+    def invariants(self) -> None:
+        """S2: what waits is behind what was released, in the order of the log."""
+        ends = [self.released, *(end for end, _answers in self._withheld)]
+        if any(first >= second for first, second in pairwise(ends)):
+            raise InvariantBroken(f"S2: replies wait for offsets {ends[1:]}, {ends[0]} is released")
 
     def now(self, connection: int, frame: bytes) -> None:
         """Send a reply at the end of this turn."""

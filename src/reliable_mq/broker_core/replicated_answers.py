@@ -8,9 +8,11 @@ Source: Apache RocketMQ `GroupTransferService`, `CommitLog.handleDiskFlushAndHA`
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from reliable_mq.broker_core.answers import Answer, Answers
 from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import decode_command
@@ -39,6 +41,14 @@ class ReplicatedAnswers(Answers):
         self._acknowledged = 0
         self._looks: deque[tuple[int, int]] = deque()  # how far the log was stored, and when
         self.has_slaves = False
+
+    def invariants(self) -> None:
+        """S2 and K8: nothing is released that is not stored, and the looks are in order."""
+        super().invariants()
+        if self.released > self._stored:
+            raise InvariantBroken(f"K8: {self.released} is released, {self._stored} is stored")
+        if any(first >= second for (first, _), (second, _) in pairwise(self._looks)):
+            raise InvariantBroken("K8: the looks at the log are out of order")
 
     def release(self, end: int) -> int:
         """See `Answers`; only what slaves have acknowledged is released."""
