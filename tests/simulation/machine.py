@@ -225,6 +225,8 @@ class Machine:
         is_power_loss = self._world.chance(self._power_loss)
         if self.core is not None:
             self._end_life(is_power_loss=is_power_loss)
+        elif is_power_loss:
+            self._model.down(is_power_loss=True)
         if is_power_loss:
             self._disk.lose_power(self._world.random)
         self._disk.kill()

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.client import Asker
+from tests.simulation.client import Asker, Memory
 from tests.simulation.facts import Entry, Violation, first_kept
+from tests.simulation.followed_offsets import LOOK_MS, FollowedOffsets, offset_of
 from tests.simulation.follower import Follower
 from tests.simulation.in_world import WorldLinks
 from tests.simulation.kinds.offsets import QueueEnds
-from tests.simulation.kinds.pulls import Pull
+from tests.simulation.kinds.pulls import COMMIT, Pull
 from tests.simulation.machine import Machine, check_invariants
 from tests.simulation.model import Model
 from tests.simulation.roles import PORT, Role
@@ -19,10 +20,24 @@ from tests.simulation.world import World
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.wire.command import Command
 
 _READERS = 2
 _TEND_MS = 1_000.0  # between two looks of the operator
-_READ = {"pull": Pull(), "ends": QueueEnds()}
+
+
+class _Read(Pull):
+    """A pull at a slave; commits go to the master."""
+
+    def make(self, memory: Memory) -> Command | None:
+        command = super().make(memory)
+        if command is not None:
+            flags = int(command.ext_fields["sysFlag"]) & ~COMMIT
+            command.ext_fields["sysFlag"] = str(flags)
+        return command
+
+
+_READ = {"pull": _Read(), "ends": QueueEnds()}
 
 
 class Pair:
@@ -52,6 +67,7 @@ class Pair:
         self.slave = Machine(
             world, self.follower, self._disk, Role(slave, wires, plan.slave_power_loss)
         )
+        self._offsets = FollowedOffsets()
         self.links = WorldLinks(world, self.master, wires)
         model.copying.on_copied = self.follower.acknowledged
         model.on_opened = self._master_opened
@@ -73,6 +89,15 @@ class Pair:
         self.master.start()
         self.slave.start()
         self._tend()
+        self._look()
+
+    def _look(self) -> None:
+        """Note the offsets of both, again and again."""
+        world = self._world
+        cores = (self.slave.core, self.master.core)
+        states = [core.state for core in cores if core is not None]
+        self._offsets.look(world.time_ms, self._model.tables.offsets, states)
+        world.later(LOOK_MS, self._look)
 
     def _tend(self) -> None:
         """Do what an operator does: a slave that was away too long gets an empty store."""
@@ -155,6 +180,7 @@ class Pair:
         is_power_loss = self.slave.destroy()
         self._disk.stop_before = None
         self.slave.give_room()
+        floors = self._offsets.floors()
         must_have = self.follower.must_survive(is_power_loss=is_power_loss)
         core = BrokerCore(config_of(world.plan, {"brokerRole": "ASYNC_MASTER"}), self._disk)
         core.open(world.now_ms)
@@ -163,6 +189,11 @@ class Pair:
             raise Violation(f"the promoted slave ends at {end}, {must_have} were promised")
         check_invariants(core)
         self._can_be_read(core.state.store, end)
+        for key, floor in floors.items():
+            queue = core.state.store.queue(*key[1:])
+            offset = offset_of(core.state, key)
+            if offset < min(floor, queue.end if queue else 0):
+                raise Violation(f"{key} goes back from {floor} to {offset} with the promotion")
 
     def _can_be_read(self, store: MessageStore, end: int) -> None:
         """Compare every queue of the slave with the model, up to where its log ends."""

@@ -43,9 +43,11 @@ class Answers:
 
     def invariants(self) -> None:
         """S2: what waits is behind what was released, in the order of the log."""
-        ends = [self.released, *(end for end, _answers in self._withheld)]
-        if any(first >= second for first, second in pairwise(ends)):
-            raise InvariantBroken(f"S2: replies wait for offsets {ends[1:]}, {ends[0]} is released")
+        ends = [end for end, _answers in self._withheld]
+        if any(first > second for first, second in pairwise(ends)):
+            raise InvariantBroken(f"S2: replies wait for the log in this order: {ends}")
+        if ends and ends[0] <= self.released:
+            raise InvariantBroken(f"S2: a reply waits for {ends[0]}, {self.released} is released")
 
     def now(self, connection: int, frame: bytes) -> None:
         """Send a reply at the end of this turn."""
