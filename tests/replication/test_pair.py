@@ -17,7 +17,7 @@ from reliable_mq.message import Message, ReceivedMessage, SendStatus
 from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.replication.ha_status import SlaveState
-from reliable_mq.runtime import ha_slave
+from reliable_mq.runtime import ha_slave, registrar
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.testing.local_servers import free_port
@@ -249,6 +249,29 @@ def test_a_slave_outlives_its_master_and_follows_it_again(
     assert len(told(caplog, "master_followed")) == 2
     assert len(told(caplog, "master_lost")) <= 2, "each reason once"
     assert told(caplog, "slave_gone")
+
+
+def test_a_slave_that_starts_before_its_master_finds_it_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only with the next registration of all topics, which comes after 30 s."""
+    monkeypatch.setattr(registrar, "MASTERLESS_SECONDS", 0.1)
+
+    async def scene() -> None:
+        names = NameServer()
+        await names.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{names.port}"
+        async with (
+            serving(tmp_path / "slave", address, **SLAVE) as slave,
+            serving(tmp_path / "master", address, **MASTER) as master,
+        ):
+            async with AsyncClient(address) as client:
+                await client.create_topic("t", 1)
+                await client.send(Message(topic="t", body=b"1"))
+            await eventually(lambda: end_of(slave) == end_of(master) > 0)
+        await names.close()
+
+    run_scene(scene())
 
 
 def test_a_slave_without_an_account_says_that_the_master_refuses_its_tables(

@@ -202,10 +202,7 @@ class BrokerState:
         """Release the replies that waited for new topics; some still wait for the log."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
             self.answers.waiting -= 1  # the log may hold the reply back again
-            if end <= self.answers.released:
-                self.answers.now(connection, frame)
-            else:
-                self.answers.when_stored(connection, end, frame)
+            self.answers.late(connection, end, frame)
 
     def reply_when_saved(self, request: Request, answer: Command) -> None:
         """Send a reply when the current configuration is on the medium."""

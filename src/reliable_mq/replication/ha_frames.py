@@ -11,7 +11,7 @@ Source: Apache RocketMQ `DefaultHAConnection`, `DefaultHAClient`.
 import struct
 from typing import NamedTuple
 
-from reliable_mq.errors import FrameError
+from reliable_mq.errors import FrameError, InvariantBroken
 
 TRANSFER_SIZE_MAX = 32 * 1024
 """The most bytes of the log in a transfer that is sent: Apache's `haTransferBatchSize`."""
@@ -46,6 +46,11 @@ class ReportReader:
     def __init__(self) -> None:
         self._kept = b""
 
+    def invariants(self) -> None:
+        """W3; between two calls of `feed`."""
+        if len(self._kept) >= REPORT_SIZE:
+            raise InvariantBroken("W3: a whole report was not returned")
+
     def feed(self, data: bytes) -> int | None:
         """Return the newest whole report; None: no report has ended in `data`.
 
@@ -69,6 +74,12 @@ class TransferReader:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+
+    def invariants(self) -> None:
+        """W3; between two calls of `feed`."""
+        kept = self._kept
+        if len(kept) >= _HEAD.size and len(kept) >= _HEAD.size + _HEAD.unpack_from(kept)[1]:
+            raise InvariantBroken("W3: a whole transfer was not returned")
 
     def feed(self, data: bytes) -> list[Transfer]:
         """Return the transfers that are whole with these bytes.

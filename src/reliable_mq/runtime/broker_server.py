@@ -362,7 +362,7 @@ class BrokerServer:
 
     async def _register_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._core.state.config.register_interval_ms / 1000)
+            await asyncio.sleep(self._registrar.pause_seconds)
             await self._registrar.register()
 
     async def close(self) -> None:

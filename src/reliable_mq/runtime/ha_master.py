@@ -13,7 +13,7 @@ from typing import cast
 
 from reliable_mq.broker_core.config import Network
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.errors import FrameError
+from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
@@ -58,6 +58,14 @@ class HaMaster:
         self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
+
+    def invariants(self) -> None:
+        """No slave has acknowledged what it was not sent."""
+        for slave in self.slaves:
+            if slave.acknowledged > max(slave.next, 1):
+                raise InvariantBroken(
+                    f"{slave.address} has acknowledged {slave.acknowledged}, sent is {slave.next}"
+                )
 
     @property
     def slaves(self) -> list[SlaveState]:
