@@ -163,6 +163,8 @@ class HaSlave:
                     skipped = 0
             if records:
                 store.copy(records)
+                if head := records[-1].head:
+                    self.master.newest_ms = head.store_time_ms
 
     async def _report_forever(self, writer: asyncio.StreamWriter) -> None:
         while True:
