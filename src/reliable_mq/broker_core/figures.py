@@ -20,6 +20,7 @@ def broker_samples(state: BrokerState, now_ms: int) -> Iterator[Sample]:
         yield Sample(f"{_PREFIX}quota_refusals_total", count, (what,))
     for what, count in state.creators.refused.items():
         yield Sample(f"{_PREFIX}refused_creations_total", count, (what,))
+    yield from state.ha_figures(now_ms)
 
 
 def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:

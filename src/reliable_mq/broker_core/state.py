@@ -4,7 +4,7 @@ Receives changes from the request handlers. Returns a `Turn`. Performs no I/O it
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -49,8 +49,10 @@ from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.replication.ha_figures import TablesState
 from reliable_mq.replication.ha_status import status_of_master
 from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import (
@@ -162,8 +164,12 @@ class BrokerState:
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
+        self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
+        self.master_tables = TablesState()  # of a slave
         self.processors = 1  # of the machine
         self.is_exposed = False  # whether strangers reach it and may do everything
+        self.is_log_exposed = False  # whether strangers can have the log as a slave has it
+        self.has_name_server = False  # whether one runs in this process
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written

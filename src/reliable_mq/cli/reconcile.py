@@ -83,6 +83,7 @@ class GroupedCommand(VerbCommand):
 def command(
     *,
     given: SourceOptions,
+    slave_store: options.SlaveStores = None,
     partial: options.Partial = False,
     broker_name: options.BrokerName = "",
     db_share: options.DbShare = 1.0,
@@ -117,6 +118,7 @@ def command(
     Exit code 0: clean, 2: findings, 1: failed.
     """
     asked: dict[str, Any] = {"partial": partial, "out": out, "db_share": db_share}
+    asked |= {"slaves": tuple(slave_store or ())}
     asked |= {"managed": tuple(managed or ()), "unmanaged": tuple(unmanaged or ())}
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}

@@ -166,6 +166,7 @@ class BrokerServer:
         state = self._core.state
         if self._name_server is not None:
             self._name_server.guard = state.guard
+        state.has_name_server = self._name_server is not None
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)

@@ -55,6 +55,7 @@ class HaMaster:
         self.log: CommitLog
         self.on_report = on_report
         self.port = 0
+        self.ips: list[str] = []
         self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
@@ -91,6 +92,7 @@ class HaMaster:
         loop = asyncio.get_running_loop()
         sockets = await bound_sockets(host, port)
         self.port = sockets[0].getsockname()[1]
+        self.ips = [each.getsockname()[0] for each in sockets]
         self._servers = [
             await loop.create_server(lambda: _SlaveConnection(self), sock=each, start_serving=False)
             for each in sockets

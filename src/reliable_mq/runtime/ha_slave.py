@@ -181,6 +181,8 @@ class HaSlave:
                     skipped = 0
             if records:
                 store.copy(records)
+                if head := records[-1].head:
+                    self.master.newest_ms = head.store_time_ms
 
     async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
         """Repeat the report, and end the connection to a master that says nothing."""

@@ -7,7 +7,8 @@ masters and slaves, and takes over the tables of the master.
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,17 +19,26 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import table_requests, take_table
 from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
-from reliable_mq.replication.ha_status import status_of_master, status_of_slave
+from reliable_mq.replication.ha_figures import (
+    MasterLog,
+    SlaveLag,
+    figures_of_master,
+    figures_of_slave,
+)
+from reliable_mq.replication.ha_status import MasterState, status_of_master, status_of_slave
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
+from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
@@ -63,6 +73,7 @@ class Replication:
         self.is_on = False  # whether `stored` has somebody to tell
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
+        self._lag = SlaveLag()
         self._links: Links | None = None
 
     async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
@@ -84,11 +95,21 @@ class Replication:
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
         core.state.ha_status = self.status
+        core.state.ha_figures = partial(self.figures, core)
         if self.master is None:
             return
+        core.state.is_log_exposed = self._is_exposed(self.master)
         if self._config.slaves_needed:
             self.master.on_report = partial(self._note_reports, core)
         await self.master.serve(core.state.store.log)
+
+    def _is_exposed(self, master: HaMaster) -> bool:
+        """Whether strangers can have the log; the broker's log tells it loudly."""
+        config = self._config
+        if config.slave_networks is not None or not is_exposed(master.ips, TlsSettings()):
+            return False
+        broker_events.LOG_EXPOSED.log(log, address=config.ha_address)
+        return True
 
     def _note_reports(self, core: BrokerCore) -> None:
         """Send the replies that waited for what the slaves have reported."""
@@ -120,6 +141,7 @@ class Replication:
         slave = self._slave = HaSlave(
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
         )
+        tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
 
     def status(self, log_end: int) -> dict[str, Any]:
@@ -140,6 +162,19 @@ class Replication:
             self.stored()
 
         return written
+
+    def figures(self, core: BrokerCore, now_ms: int) -> Iterator[Sample]:
+        """Yield the figures for metrics; none without slaves and without a master."""
+        state, config = core.state, self._config
+        log_ = state.store.log
+        if self._slave is not None:
+            stored = log_.durable if state.is_sync_flush else log_.written
+            age = state.master_tables.age_seconds(now_ms, state.started_ms)
+            yield from figures_of_slave(self._slave.master, self._lag, stored, age, now_ms)
+        if self.master is not None:
+            times = partial(stored_after_ms, log_)
+            seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
+            yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
     def stored(self) -> None:
         """Tell slaves or the master that more of the log is stored."""
@@ -201,6 +236,7 @@ class _MasterTables:
         self._core = core
         self._links = links
         self._registrar = registrar
+        self.master = MasterState()  # learns where the master's log ends
 
     async def log_start(self) -> int:
         """Return where the master's log begins.
@@ -209,23 +245,32 @@ class _MasterTables:
             ConnectionError: when the master does not say it.
         """
         try:
-            asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await self._ask(self._registrar.master, asked)
-            table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            return max(0, int(table["commitLogMinOffset"]))  # Apache's: -1 without any message
+            # Apache's says -1 without any message.
+            return max(0, await self._runtime_number("commitLogMinOffset"))
         except (*_FAULTS, KeyError) as error:
             raise ConnectionError(
                 f"the master does not say where its log begins: {error}"
             ) from error
 
+    async def _runtime_number(self, name: str) -> int:
+        asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self._ask(self._registrar.master, asked)
+        return int(msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"][name])
+
     async def follow_forever(self) -> None:
-        """Take the tables over, again and again."""
+        """Take the tables over, again and again, and learn where the master's log ends."""
+        known = self._core.state.master_tables
         while True:
             address = self._registrar.master
             if address:
                 try:
                     await self._take(address)
+                    known.taken(now_ms())
+                    with suppress(*_FAULTS, KeyError):  # then only what arrives shows it
+                        end = await self._runtime_number("commitLogMaxOffset")
+                        self.master.end = max(self.master.end, end)
                 except _FAULTS as error:
+                    known.failure = str(error)
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 

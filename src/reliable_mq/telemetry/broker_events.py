@@ -217,6 +217,11 @@ NAME_SERVER_EXPOSED = error(
     "messages; listen at 127.0.0.1, or demand certificates: tls.server.mode=enforcing and "
     "tls.server.need.client.auth=require",
 )
+LOG_EXPOSED = error(
+    "log_exposed",
+    "%(address)s GIVES EVERY MESSAGE TO EVERYBODY: whoever reaches it gets the whole log, as a "
+    "slave does; say in haAllowedAddresses where slaves are, or listen at 127.0.0.1",
+)
 SLAVE_FOLLOWS = info("slave_follows", "slave %(slave)s follows, from log offset %(log_offset)d on")
 SLAVE_GONE = warning("slave_gone", "slave %(slave)s has gone")
 SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")

@@ -52,8 +52,20 @@ def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
         **_store(state),
         **_queues(state, request.now_ms),
         **_delays(state),
+        **_tables_of_master(state, request.now_ms),
     }
     return reply(request.command, body=fastjson.dumps({"table": table}))
+
+
+def _tables_of_master(state: BrokerState, now_ms: int) -> dict[str, str]:
+    """Return what a slave knows of its master's tables; the names are ours."""
+    if not state.config.is_slave:
+        return {}
+    tables = state.master_tables
+    return {
+        "masterTablesAgeSeconds": f"{tables.age_seconds(now_ms, state.started_ms):.0f}",
+        "masterTablesFailure": tables.failure,
+    }
 
 
 def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
