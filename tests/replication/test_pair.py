@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,18 @@ from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.tls_settings import TlsSettings
 from reliable_mq.testing.local_servers import free_port
 
 
 @asynccontextmanager
-async def serving(
-    store: Path, name_servers: str = "", port: str = "", **properties: str
+async def serving_with(
+    tls: TlsSettings,
+    /,
+    store: Path,
+    name_servers: str = "",
+    port: str = "",
+    **properties: str,
 ) -> AsyncIterator[BrokerServer]:
     server = BrokerServer(
         BrokerOptions(
@@ -31,6 +37,7 @@ async def serving(
             port=int(port or 0),
             name_server_port=0,
             name_servers=name_servers,
+            tls=tls,
             properties={
                 "mappedFileSizeCommitLog": str(1024 * 1024),
                 "maxMessageSize": "100000",
@@ -43,6 +50,12 @@ async def serving(
         yield server
     finally:
         await server.close()
+
+
+def serving(
+    store: Path, name_servers: str = "", port: str = "", **properties: str
+) -> AbstractAsyncContextManager[BrokerServer]:
+    return serving_with(TlsSettings(), store, name_servers, port, **properties)
 
 
 MASTER = {"brokerRole": "ASYNC_MASTER"}
