@@ -4,7 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
 
 import pytest
@@ -21,13 +26,18 @@ from reliable_mq.replication.ha_status import SlaveState
 from reliable_mq.runtime import ha_slave, registrar, replication
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
-from reliable_mq.runtime.tls_settings import is_exposed
+from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.testing.local_servers import free_port
 
 
 @asynccontextmanager
-async def serving(
-    store: Path, name_servers: str = "", port: str = "", **properties: str
+async def serving_with(
+    tls: TlsSettings,
+    /,
+    store: Path,
+    name_servers: str = "",
+    port: str = "",
+    **properties: str,
 ) -> AsyncIterator[BrokerServer]:
     server = BrokerServer(
         BrokerOptions(
@@ -35,6 +45,7 @@ async def serving(
             port=int(port or 0),
             name_server_port=0,
             name_servers=name_servers,
+            tls=tls,
             properties={
                 "mappedFileSizeCommitLog": str(1024 * 1024),
                 "maxMessageSize": "100000",
@@ -47,6 +58,12 @@ async def serving(
         yield server
     finally:
         await server.close()
+
+
+def serving(
+    store: Path, name_servers: str = "", port: str = "", **properties: str
+) -> AbstractAsyncContextManager[BrokerServer]:
+    return serving_with(TlsSettings(), store, name_servers, port, **properties)
 
 
 MASTER = {"brokerRole": "ASYNC_MASTER"}

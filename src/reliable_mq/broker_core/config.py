@@ -96,6 +96,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
     ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
     ha_sources: str = msgspec.field(default="", name="haAllowedAddresses")
+    ha_names: str = msgspec.field(default="", name="haAllowedNames")
+    ha_tls: bool = msgspec.field(default=True, name="haTlsEnable")
     ha_master: str = msgspec.field(default="", name="haMasterAddress")
     # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
     in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
@@ -276,12 +278,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Where slaves may be; None: anywhere.
 
         Slaves have no accounts. With access control they must be on this machine, or where
-        `haAllowedAddresses` says.
+        `haAllowedAddresses` says, or have a certificate with a name of `haAllowedNames`.
 
         Raises:
             ConfigurationError: when that is no list of networks.
         """
-        if not self.ha_sources and not self.authenticates:
+        if not self.ha_sources and (self.ha_names or not self.authenticates):
             return None
         try:
             return parse_networks(self.ha_sources or "127.0.0.0/8,::1")

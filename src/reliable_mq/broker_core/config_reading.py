@@ -110,7 +110,7 @@ _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
-        "haAllowedAddresses",
+        *("haAllowedAddresses", "haAllowedNames", "haTlsEnable"),
         *("slaveTimeout", "slaveFlush", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),

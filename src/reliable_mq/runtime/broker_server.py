@@ -92,7 +92,7 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
-        self._replication = Replication(self._send, self._run_turn, context_of_client(options.tls))
+        self._replication = Replication(self._send, self._run_turn, self._tls)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None

@@ -5,6 +5,7 @@ Source: Apache RocketMQ `DefaultHAClient`.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -16,6 +17,7 @@ from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
 from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
@@ -28,6 +30,11 @@ REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
 _TEND_SECONDS = 1.0
 _READ_SIZE = 1024 * 1024
+_CLOSED = "the master has closed the connection"
+_CLOSED_AT_ONCE = (
+    f"{_CLOSED} before it sent anything; its log says why. If it demands TLS, set tls.enable=true "
+    "here"
+)
 _SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
 
 
@@ -73,6 +80,7 @@ class HaSlave:
         store: takes the records.
         find_master: returns the master's address for slaves; "": it is not known yet.
         find_start: returns where the master's log begins; only an empty slave asks.
+        tls: gives the context of an encrypted connection; None: it is plain.
     """
 
     def __init__(
@@ -80,8 +88,10 @@ class HaSlave:
         store: SlaveStore,
         find_master: Callable[[], str],
         find_start: Callable[[], Awaitable[int]],
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._store = store
+        self._tls = tls
         self._find_master = find_master
         self._find_start = find_start
         self._kept = asyncio.Event()  # more is stored
@@ -117,7 +127,7 @@ class HaSlave:
             await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
 
     def _tell(self, address: str, error: Exception) -> None:
-        reason = str(error) or "no answer"
+        reason = reason_of(error) or "no answer"
         if reason != self._told:
             self._told = reason
             broker_events.MASTER_LOST.log(log, master=address, reason=reason)
@@ -125,7 +135,9 @@ class HaSlave:
     async def _follow(self, address: str) -> None:
         place = host_and_port_of(address)
         async with asyncio.timeout(RETRY_SECONDS):
-            reader, writer = await asyncio.open_connection(place.host, place.port)
+            reader, writer = await asyncio.open_connection(
+                place.host, place.port, ssl=self._tls() if self._tls is not None else None
+            )
         try:
             await self._copy(address, reader, writer)
         finally:
@@ -146,8 +158,7 @@ class HaSlave:
             else:  # to ask for offset 0 is to ask for the newest file
                 skipped = len(_SKIPPED)
         writer.write(encode_report(begin + skipped))
-        self.master.address, self._told = address, ""
-        broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
+        self.master.address = address
         self._heard = self._reported = time.monotonic()
         self._writer = writer
         tending = asyncio.ensure_future(self._tend_forever(writer))
@@ -160,18 +171,20 @@ class HaSlave:
     async def _take_forever(
         self, reader: asyncio.StreamReader, copied: CopiedLog, skipped: int
     ) -> None:
-        transfers, store = TransferReader(), self._store
+        transfers, store, begin, is_followed = TransferReader(), self._store, copied.end, False
         while True:
             await store.room()
-            data = await reader.read(_READ_SIZE)
+            try:
+                data = await reader.read(_READ_SIZE)
+            except ConnectionResetError:
+                data = b""
             if not data:
-                is_silent = time.monotonic() - self._heard > SILENT_SECONDS
-                reason = f"no word for {SILENT_SECONDS:g} s" if is_silent else "it has closed it"
-                raise EOFError(f"the connection to the master has ended: {reason}")
+                raise EOFError(self._why_ended(is_followed))
             self._heard = time.monotonic()
             records: list[CopiedRecord] = []
             self.master.heard_ms = now_ms()
-            for offset, part in transfers.feed(data):
+            found = transfers.feed(data)
+            for offset, part in found:
                 self.master.end = max(self.master.end, offset + len(part))
                 self.master.rate.add(len(part), self._heard)
                 if not skipped:
@@ -179,10 +192,19 @@ class HaSlave:
                 elif part:
                     records += copied.take(Transfer(offset - skipped, _SKIPPED + part))
                     skipped = 0
+            if found and not is_followed:  # only now: an address that answers may be anybody's
+                is_followed, self._told = True, ""
+                address = self.master.address
+                broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
             if records:
                 store.copy(records)
                 if head := records[-1].head:
                     self.master.newest_ms = head.store_time_ms
+
+    def _why_ended(self, is_followed: bool) -> str:
+        if time.monotonic() - self._heard > SILENT_SECONDS:
+            return f"the master said nothing for {SILENT_SECONDS:g} s"
+        return _CLOSED if is_followed else _CLOSED_AT_ONCE
 
     async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
         """Repeat the report, and end the connection to a master that says nothing."""

@@ -5,7 +5,6 @@ masters and slaves, and takes over the tables of the master.
 """
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -30,12 +29,15 @@ from reliable_mq.replication.ha_figures import (
     figures_of_slave,
 )
 from reliable_mq.replication.ha_status import MasterState, status_of_master, status_of_slave
+from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.slave_door import is_bare, slave_door
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
@@ -56,17 +58,21 @@ class Replication:
 
     Args:
         send: sends replies.
-        tls: encrypts the connection over which tables come; None: plain.
         run_turn: writes what was appended.
+        tls: of the port for slaves; its settings are also those of connections to the master.
+
+    Raises:
+        ConfigurationError: when a file of the TLS settings cannot be used.
     """
 
     def __init__(
         self,
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: ServerTls,
     ) -> None:
-        self._tls = tls
+        self._server_tls = tls
+        self._tls = context_of_client(tls.settings)
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
@@ -83,9 +89,12 @@ class Replication:
 
         Raises:
             AddressRefused: when the port is taken.
+            ConfigurationError: when it demands certificates that it cannot see.
         """
         if config.ha_port >= 0:
-            self.master = HaMaster(config.slave_networks)
+            if is_bare(config, self._server_tls.settings):
+                broker_events.SLAVES_NOT_ENCRYPTED.log(log)
+            self.master = HaMaster(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
         self.is_on = self.master is not None or config.is_slave
@@ -106,7 +115,8 @@ class Replication:
     def _is_exposed(self, master: HaMaster) -> bool:
         """Whether strangers can have the log; the broker's log tells it loudly."""
         config = self._config
-        if config.slave_networks is not None or not is_exposed(master.ips, TlsSettings()):
+        is_guarded = config.slave_networks is not None or config.ha_names
+        if is_guarded or not is_exposed(master.ips, TlsSettings()):
             return False
         broker_events.LOG_EXPOSED.log(log, address=config.ha_address)
         return True
@@ -139,7 +149,10 @@ class Replication:
         tables = _MasterTables(core, links, registrar)
         store = _CoreAsSlaveStore(core, writer, self._run_turn)
         slave = self._slave = HaSlave(
-            store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
+            store,
+            lambda: self._config.ha_master or registrar.master_ha,
+            tables.log_start,
+            self._tls if self._config.ha_tls else None,
         )
         tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]

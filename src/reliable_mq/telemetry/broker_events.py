@@ -223,6 +223,10 @@ LOG_EXPOSED = error(
     "slave does; say in haAllowedAddresses where slaves are, or listen at 127.0.0.1",
 )
 SLAVE_FOLLOWS = info("slave_follows", "slave %(slave)s follows, from log offset %(log_offset)d on")
+SLAVES_NOT_ENCRYPTED = warning(
+    "slaves_not_encrypted",
+    "haTlsEnable=false: slaves get the log without encryption, though tls.server.mode is enforcing",
+)
 SLAVE_GONE = warning("slave_gone", "slave %(slave)s has gone")
 SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
 MASTER_FOLLOWED = info(
@@ -257,8 +261,8 @@ TLS_UNVERIFIED = warning(
     "tls.client.authServer=false: every server is trusted, also one that pretends to be the name "
     "server; use it for tests only",
 )
-TLS_CERTIFICATE_DOUBTFUL = warning(
+TLS_CERTIFICATE_DOUBTFUL = error(
     "tls_certificate_doubtful",
-    "%(path)s: clients will refuse this certificate: %(problem)s; give a new one, it is read "
-    "without a restart",
+    "%(path)s: CLIENTS REFUSE THIS CERTIFICATE: %(problem)s; give a new one, it is read without a "
+    "restart",
 )
