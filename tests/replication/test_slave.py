@@ -9,36 +9,11 @@ from tests.broker_core.broker_world import (
     send_header,
     waiting_pull_header,
 )
+from tests.replication.slave_world import Slave
 
-from reliable_mq.broker_core.master_tables import table_requests, take_table
-from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.replication.copied_log import CopiedLog
-from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-
-
-class Slave(BrokerWorld):
-    """A slave of another world, which it follows when it is told to."""
-
-    def __init__(self, master: BrokerWorld, **properties: str) -> None:
-        roles = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
-        super().__init__(None, **{**roles, **properties})
-        self._master = master
-
-    def follow(self) -> None:
-        """Copy what is new, and take the tables over."""
-        log, own = self._master.state.store.log, self.state.store.log
-        copied, copier = CopiedLog(own.end, own.segment_size), Copier(self.state.store)
-        while copied.received < log.end:
-            part = log.read(copied.received, min(1_000, log.end - copied.received))
-            for piece in copied.take(Transfer(copied.received, part)):
-                copier.append(*piece)
-        for asked in table_requests():
-            answer = self._master.ask(asked.code, asked.ext_fields)
-            take_table(self.state, asked.code, answer.body, self.now_ms)
-        self.finish_turn()
 
 
 @pytest.fixture

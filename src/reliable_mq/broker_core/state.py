@@ -17,6 +17,7 @@ from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
+from reliable_mq.broker_core.commits_at_slave import CommitsAtSlave
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.creators import Creators
@@ -136,6 +137,7 @@ class BrokerState:
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()
+        self.commits_at_slave = CommitsAtSlave()
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
@@ -163,6 +165,7 @@ class BrokerState:
         self.started_ms = 0
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.processors = 1  # of the machine
+        self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index

@@ -1,7 +1,8 @@
 """The replication of one broker: as a master with slaves, as a slave, or neither.
 
 It receives the settings, the core, and how far the log is stored. It runs the connections between
-masters and slaves, and takes over the tables of the master.
+masters and slaves, and takes over the tables of the master. What consumers have committed at a
+slave is told to its master.
 """
 
 import asyncio
@@ -16,9 +17,9 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.master_tables import table_requests, take_table
+from reliable_mq.broker_core.master_tables import MasterTables, log_bounds
 from reliable_mq.broker_core.store.copier import Copier
-from reliable_mq.errors import FrameError, Unavailable
+from reliable_mq.errors import FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_status import status_of_master, status_of_slave
@@ -27,6 +28,7 @@ from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -38,7 +40,8 @@ TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
 _ROOM_SECONDS = 0.1
-_FAULTS = (Unavailable, FrameError, ValueError, msgspec.MsgspecError)
+_CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
+_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class Replication:
@@ -84,6 +87,7 @@ class Replication:
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
         core.state.ha_status = self.status
+        core.state.memory_size = memory_of_machine()
         if self.master is None:
             return
         if self._config.slaves_needed:
@@ -115,7 +119,7 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
-        tables = _MasterTables(core, links, registrar)
+        tables = _TableFollower(core, links, registrar)
         store = _CoreAsSlaveStore(core, writer, self._run_turn)
         slave = self._slave = HaSlave(
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
@@ -182,13 +186,14 @@ class _CoreAsSlaveStore:
             await asyncio.sleep(_ROOM_SECONDS)
 
 
-class _MasterTables:
-    """The tables of a slave's master."""
+class _TableFollower:
+    """Asks a slave's master for its tables."""
 
     def __init__(self, core: BrokerCore, links: Links, registrar: Registrar) -> None:
-        self._core = core
+        self._tables = MasterTables(core.state)
         self._links = links
         self._registrar = registrar
+        self._address = ""  # of the master of the last round
 
     async def log_start(self) -> int:
         """Return where the master's log begins.
@@ -198,10 +203,11 @@ class _MasterTables:
         """
         try:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await self._ask(self._registrar.master, asked)
-            table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            return max(0, int(table["commitLogMinOffset"]))  # Apache's: -1 without any message
-        except (*_FAULTS, KeyError) as error:
+            answer = await self._call(self._registrar.master, asked)
+            if answer.code != ResponseCode.SUCCESS:
+                raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
+            return log_bounds(answer.body)[0]
+        except _FAULTS as error:
             raise ConnectionError(
                 f"the master does not say where its log begins: {error}"
             ) from error
@@ -210,20 +216,29 @@ class _MasterTables:
         """Take the tables over, again and again."""
         while True:
             address = self._registrar.master
+            if address != self._address:
+                self._tables.lost()
+                self._address = address
             if address:
                 try:
                     await self._take(address)
                 except _FAULTS as error:
+                    self._tables.lost()
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
     async def _take(self, address: str) -> None:
-        for asked in table_requests():
-            answer = await self._ask(address, asked)
-            take_table(self._core.state, asked.code, answer.body, now_ms())
+        """Take the tables over, and then tell what consumers have committed here."""
+        tables = self._tables
+        for asked in tables.begin():
+            tables.answered(asked.code, await self._call(address, asked), now_ms())
+        until = time.monotonic() + TABLES_SECONDS
+        while not tables.settle(now_ms()):
+            if time.monotonic() > until:  # a copy of much may take hours
+                return
+            await asyncio.sleep(_CUT_SECONDS)
+        for place, offset, command in tables.commits():
+            tables.committed(place, offset, await self._call(address, command))
 
-    async def _ask(self, address: str, asked: Command) -> Command:
-        answer = await self._links.call(address, asked, _TIMEOUT)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
-        return answer
+    async def _call(self, address: str, asked: Command) -> Command:
+        return await self._links.call(address, asked, _TIMEOUT)

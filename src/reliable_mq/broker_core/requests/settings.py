@@ -20,10 +20,7 @@ from reliable_mq.wire.peer_texts import read_properties
 log = limited_log(__name__)
 
 # Fixed facts of this broker, under property names that tools read (`exportConfigs`).
-_FACTS = {
-    "brokerRole": "ASYNC_MASTER",
-    "useTLS": False,
-}
+_FACTS = {"useTLS": False}
 _PROCESSORS = "clientCallbackExecutorThreads"  # `exportMetrics` reads the CPU count from here
 EXPOSED = "openToEverybody"  # ours; the doctor reads it
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
