@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from bench.apache_rocketmq import broker_port
 from tests.access.access_world import ON
+from tests.broker_core.raw_client import RawClient
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -20,6 +23,7 @@ from reliable_mq.runtime import ha_slave, replication
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.testing.local_servers import free_port
+from reliable_mq.wire.codes import RequestCode as Ask
 
 
 @asynccontextmanager
@@ -186,6 +190,32 @@ def test_a_slave_without_an_account_says_that_the_master_refuses_its_tables(
     (first, *_) = told(caplog, "master_tables_refused")
     assert "request 21 is refused: username cannot be null" in first
     assert "does not say where its log begins" in told(caplog, "master_lost")[0]
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_master_answers_two_ports_below_too_where_slaves_of_apache_ask(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool
+) -> None:
+    """If that port is taken, the log says what follows from it, and the master serves."""
+    port = broker_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port - 2))
+        if is_taken:
+            other.listen()
+        else:
+            other.close()
+
+        async def scene() -> None:
+            async with serving(tmp_path / "master", "", str(port), **MASTER):
+                with RawClient(f"127.0.0.1:{port if is_taken else port - 2}") as client:
+                    code = Ask.GET_ALL_TOPIC_CONFIG
+                    answer = await asyncio.to_thread(client.ask, code)
+                    assert b"TBW102" in answer.body
+
+        run_scene(scene())
+    lines = told(caplog, "tables_port_taken")
+    assert len(lines) == is_taken
+    assert all("Apache's get no topics without it" in line for line in lines)
 
 
 QUICK = ClientSettings(

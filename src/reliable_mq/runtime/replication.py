@@ -19,14 +19,14 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import MasterTables, log_bounds
 from reliable_mq.broker_core.store.copier import Copier
-from reliable_mq.errors import FrameError, ProtocolError, Unavailable
+from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_status import status_of_master, status_of_slave
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
@@ -39,6 +39,7 @@ log = limited_log(__name__)
 TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
+_PORTS_BELOW = 2
 _ROOM_SECONDS = 0.1
 _CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
 _FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
@@ -68,10 +69,11 @@ class Replication:
         self._slave: HaSlave | None = None
         self._links: Links | None = None
 
-    async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
+    async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
-        A broker without slaves takes none.
+        A broker without slaves takes none. A master also listens two ports below its own: there
+        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`).
 
         Raises:
             AddressRefused: when the port is taken.
@@ -80,6 +82,10 @@ class Replication:
             self.master = HaMaster(config.slave_networks)
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+            try:
+                await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
+            except AddressRefused as error:
+                broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
         self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
