@@ -96,6 +96,48 @@ def test_a_slave_that_lags_does_not_know_a_delivery_that_it_does_not_have(
     assert bodies(promoted) == [b"later"]
 
 
+def test_a_table_that_is_the_same_is_not_read_again(
+    master: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes long. The slave's own commits and another master make it read again."""
+    master.send(b"1")
+    slave = Slave(master)
+    slave.follow()
+    taken: list[str] = []
+    state = slave.state
+    for table in (state.topics, state.groups, state.offsets, state.request_modes):
+        take = table.take_over
+
+        def noted(text: str, take: Any = take, name: str = type(table).__name__) -> Any:
+            taken.append(name)
+            return take(text)
+
+        monkeypatch.setattr(table, "take_over", noted)
+    slave.follow()
+    assert taken == []
+    commit(slave, 1)
+    slave.follow()
+    assert taken == ["OffsetTable"]
+    slave.tables.lost()
+    slave.follow()
+    assert {*taken} == {"TopicTable", "GroupTable", "OffsetTable", "RequestModes"}
+
+
+def test_a_master_that_is_busy_with_its_offsets_is_asked_again(master: BrokerWorld) -> None:
+    master.send(b"later", DELAY="1")
+    master.pass_time(5_000)
+    slave = Slave(master)
+    slave.copy()
+    busy = Command(0)
+    busy.code = Code.SYSTEM_BUSY
+    for asked in slave.tables.begin():
+        is_offsets = asked.code == Ask.GET_ALL_CONSUMER_OFFSET
+        answer = busy if is_offsets else master.ask(asked.code, asked.ext_fields)
+        slave.tables.answered(asked.code, answer, slave.now_ms)
+    assert slave.settle()
+    assert slave.state.schedule.saved() == {1: 1}, "the other tables do not wait for it"
+
+
 def test_progress_waits_for_the_log_and_is_taken_over_then(master: BrokerWorld) -> None:
     slave = Slave(master)
     slave.follow()

@@ -11,6 +11,7 @@ from tests.broker_core.broker_world import (
 )
 from tests.replication.slave_world import Slave
 
+from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -107,6 +108,16 @@ def test_a_slave_delivers_no_delayed_message_and_a_promoted_one_does(master: Bro
 
     assert [record.body for record in promoted.records(TOPIC)] == [b"later"]
     promoted.send(b"new")
+
+
+def test_a_name_server_may_take_the_topics_of_a_slave_while_its_master_is_away(
+    master: BrokerWorld,
+) -> None:
+    """But no slave of ours stands for its master yet."""
+    (of_slave,) = registrations(Slave(master).state)
+    (of_master,) = registrations(master.state)
+    assert of_slave.ext_fields["enableActingMaster"] == "false"
+    assert "enableActingMaster" not in of_master.ext_fields
 
 
 @pytest.mark.parametrize(

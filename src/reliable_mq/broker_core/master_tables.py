@@ -38,6 +38,7 @@ class MasterTables:
         self._answers: list[tuple[RequestCode, bytes]] = []  # of this round, not taken over yet
         self._waiting: list[tuple[RequestCode, bytes]] = []  # of an earlier round
         self._log_end = 0  # of the master, behind `_waiting`
+        self._known: dict[int, bytes] = {}  # the last reply of each table that was taken over
 
     @property
     def is_waiting(self) -> bool:
@@ -62,12 +63,13 @@ class MasterTables:
                 it. The slave's table is as before.
         """
         if answer.code != ResponseCode.SUCCESS:
-            if code in _NOT_EVERYWHERE:  # brokers before RocketMQ 5 have no such table
+            # Brokers before RocketMQ 5 lack some tables. Ours is busy while it saves many offsets.
+            if code in _NOT_EVERYWHERE or answer.code == ResponseCode.SYSTEM_BUSY:
                 return
             raise ProtocolError(f"request {int(code)} is refused: {answer.remark}")
         code = RequestCode(code)
         if code in _TABLES:
-            _TABLES[code](self, answer.body, now_ms)
+            self._take(_TABLES, code, answer.body, now_ms)
         elif code in _PROGRESS:
             self._answers.append((code, answer.body))
         else:
@@ -84,12 +86,23 @@ class MasterTables:
             return False
         waiting, self._waiting = self._waiting, []
         for code, body in waiting:
-            _PROGRESS[code](self, body, now_ms)
+            self._take(_PROGRESS, code, body, now_ms)
         return True
+
+    def _take(self, takes: dict[int, _Take], code: int, body: bytes, now_ms: int) -> None:
+        """Take over a table, unless it is the last one again: large ones take long to read."""
+        is_same = self._known.get(code) == body
+        has_own = code == RequestCode.GET_ALL_CONSUMER_OFFSET and self._state.commits_at_slave
+        if is_same and not has_own and code != RequestCode.GET_TIMER_CHECK_POINT:
+            return
+        self._known.pop(code, None)
+        takes[code](self, body, now_ms)
+        self._known[code] = body
 
     def lost(self) -> None:
         """Forget what waits: the master is gone, or it is another one."""
         self._waiting, self._answers = [], []
+        self._known.clear()
 
     def commits(self) -> list[tuple[CommittedPlace, int, Command]]:
         """Return the offsets that the master lacks, with the requests that commit them there."""
