@@ -9,36 +9,12 @@ from tests.broker_core.broker_world import (
     send_header,
     waiting_pull_header,
 )
+from tests.replication.slave_world import Slave
 
-from reliable_mq.broker_core.master_tables import table_requests, take_table
-from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.replication.copied_log import CopiedLog
-from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-
-
-class Slave(BrokerWorld):
-    """A slave of another world, which it follows when it is told to."""
-
-    def __init__(self, master: BrokerWorld, **properties: str) -> None:
-        roles = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
-        super().__init__(None, **{**roles, **properties})
-        self._master = master
-
-    def follow(self) -> None:
-        """Copy what is new, and take the tables over."""
-        log, own = self._master.state.store.log, self.state.store.log
-        copied, copier = CopiedLog(own.end, own.segment_size), Copier(self.state.store)
-        while copied.received < log.end:
-            part = log.read(copied.received, min(1_000, log.end - copied.received))
-            for piece in copied.take(Transfer(copied.received, part)):
-                copier.append(*piece)
-        for asked in table_requests():
-            answer = self._master.ask(asked.code, asked.ext_fields)
-            take_table(self.state, asked.code, answer.body, self.now_ms)
-        self.finish_turn()
 
 
 @pytest.fixture
@@ -132,6 +108,16 @@ def test_a_slave_delivers_no_delayed_message_and_a_promoted_one_does(master: Bro
 
     assert [record.body for record in promoted.records(TOPIC)] == [b"later"]
     promoted.send(b"new")
+
+
+def test_a_name_server_may_take_the_topics_of_a_slave_while_its_master_is_away(
+    master: BrokerWorld,
+) -> None:
+    """But no slave of ours stands for its master yet."""
+    (of_slave,) = registrations(Slave(master).state)
+    (of_master,) = registrations(master.state)
+    assert of_slave.ext_fields["enableActingMaster"] == "false"
+    assert "enableActingMaster" not in of_master.ext_fields
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ _AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
 _AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 _Replicas = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _HaPort = Annotated[int, msgspec.Meta(ge=-1, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
@@ -152,6 +153,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     property_filter: bool = msgspec.field(default=False, name="enablePropertyFilter")
     server_side_reset: bool = msgspec.field(default=True, name="useServerSideResetOffset")
     slave_read: bool = msgspec.field(default=False, name="slaveReadEnable")
+    in_memory_percent: _Percent = msgspec.field(default=40, name="accessMessageInMemoryMaxRatio")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
     pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")

@@ -59,7 +59,10 @@ def unregistration(state: BrokerState) -> Command:
 
 def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
+    # Without it, a name server takes no topics of a slave, also if the master is away.
+    acting = {"enableActingMaster": "false"} if config.is_slave else {}
     return {
+        **acting,
         "brokerName": config.broker_name,
         "brokerAddr": config.address,
         "clusterName": config.broker_cluster_name,

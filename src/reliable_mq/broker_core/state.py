@@ -17,6 +17,7 @@ from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
+from reliable_mq.broker_core.commits_at_slave import CommitsAtSlave
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.creators import Creators
@@ -138,6 +139,7 @@ class BrokerState:
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()
+        self.commits_at_slave = CommitsAtSlave()
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
@@ -167,6 +169,7 @@ class BrokerState:
         self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
         self.master_tables = TablesState()  # of a slave
         self.processors = 1  # of the machine
+        self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.is_log_exposed = False  # whether strangers can have the log as a slave has it
         self.has_name_server = False  # whether one runs in this process

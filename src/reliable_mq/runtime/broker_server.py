@@ -156,7 +156,7 @@ class BrokerServer:
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
-        config = await self._replication.bind(config, options.host)
+        config = await self._replication.bind(config, options.host, self._listener)
         self._limit(config)
         disk = self._disk = FileDisk(options.store)
         self._core = BrokerCore(

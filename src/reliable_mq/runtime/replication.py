@@ -1,13 +1,13 @@
 """The replication of one broker: as a master with slaves, as a slave, or neither.
 
 It receives the settings, the core, and how far the log is stored. It runs the connections between
-masters and slaves, and takes over the tables of the master.
+masters and slaves, and takes over the tables of the master. What consumers have committed at a
+slave is told to its master.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,10 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.master_tables import table_requests, take_table
+from reliable_mq.broker_core.master_tables import MasterTables, log_bounds
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
-from reliable_mq.errors import FrameError, Unavailable
+from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_figures import (
@@ -33,8 +33,9 @@ from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.slave_door import is_bare, slave_door
@@ -49,8 +50,10 @@ log = limited_log(__name__)
 TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
+_PORTS_BELOW = 2
 _ROOM_SECONDS = 0.1
-_FAULTS = (Unavailable, FrameError, ValueError, msgspec.MsgspecError)
+_CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
+_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class Replication:
@@ -82,10 +85,11 @@ class Replication:
         self._lag = SlaveLag()
         self._links: Links | None = None
 
-    async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
+    async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
-        A broker without slaves takes none.
+        A broker without slaves takes none. A master also listens two ports below its own: there
+        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`).
 
         Raises:
             AddressRefused: when the port is taken.
@@ -97,6 +101,10 @@ class Replication:
             self.master = HaMaster(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+            try:
+                await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
+            except AddressRefused as error:
+                broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
         self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
@@ -105,6 +113,7 @@ class Replication:
         """Let slaves follow."""
         core.state.ha_status = self.status
         core.state.ha_figures = partial(self.figures, core)
+        core.state.memory_size = memory_of_machine()
         if self.master is None:
             return
         core.state.is_log_exposed = self._is_exposed(self.master)
@@ -146,7 +155,7 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
-        tables = _MasterTables(core, links, registrar)
+        tables = _TableFollower(core, links, registrar)
         store = _CoreAsSlaveStore(core, writer, self._run_turn)
         slave = self._slave = HaSlave(
             store,
@@ -242,14 +251,15 @@ class _CoreAsSlaveStore:
             await asyncio.sleep(_ROOM_SECONDS)
 
 
-class _MasterTables:
-    """The tables of a slave's master."""
+class _TableFollower:
+    """Asks a slave's master for its tables."""
 
     def __init__(self, core: BrokerCore, links: Links, registrar: Registrar) -> None:
-        self._core = core
+        self._tables = MasterTables(core.state)
         self._links = links
         self._registrar = registrar
         self.master = MasterState()  # learns where the master's log ends
+        self._address = ""  # of the master of the last round
 
     async def log_start(self) -> int:
         """Return where the master's log begins.
@@ -258,42 +268,47 @@ class _MasterTables:
             ConnectionError: when the master does not say it.
         """
         try:
-            # Apache's says -1 without any message.
-            return max(0, await self._runtime_number("commitLogMinOffset"))
-        except (*_FAULTS, KeyError) as error:
+            asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await self._call(self._registrar.master, asked)
+            if answer.code != ResponseCode.SUCCESS:
+                raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
+            return log_bounds(answer.body)[0]
+        except _FAULTS as error:
             raise ConnectionError(
                 f"the master does not say where its log begins: {error}"
             ) from error
-
-    async def _runtime_number(self, name: str) -> int:
-        asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-        answer = await self._ask(self._registrar.master, asked)
-        return int(msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"][name])
 
     async def follow_forever(self) -> None:
         """Take the tables over, again and again, and learn where the master's log ends."""
         known = self._core.state.master_tables
         while True:
             address = self._registrar.master
+            if address != self._address:
+                self._tables.lost()
+                self._address = address
             if address:
                 try:
                     await self._take(address)
                     known.taken(now_ms())
-                    with suppress(*_FAULTS, KeyError):  # then only what arrives shows it
-                        end = await self._runtime_number("commitLogMaxOffset")
-                        self.master.end = max(self.master.end, end)
+                    self.master.end = max(self.master.end, self._tables.log_end)
                 except _FAULTS as error:
                     known.failure = str(error)
+                    self._tables.lost()
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
     async def _take(self, address: str) -> None:
-        for asked in table_requests():
-            answer = await self._ask(address, asked)
-            take_table(self._core.state, asked.code, answer.body, now_ms())
+        """Take the tables over, and then tell what consumers have committed here."""
+        tables = self._tables
+        for asked in tables.begin():
+            tables.answered(asked.code, await self._call(address, asked), now_ms())
+        until = time.monotonic() + TABLES_SECONDS
+        while not tables.settle(now_ms()):
+            if time.monotonic() > until:  # a copy of much may take hours
+                return
+            await asyncio.sleep(_CUT_SECONDS)
+        for place, offset, command in tables.commits():
+            tables.committed(place, offset, await self._call(address, command))
 
-    async def _ask(self, address: str, asked: Command) -> Command:
-        answer = await self._links.call(address, asked, _TIMEOUT)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
-        return answer
+    async def _call(self, address: str, asked: Command) -> Command:
+        return await self._links.call(address, asked, _TIMEOUT)

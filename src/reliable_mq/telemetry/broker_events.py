@@ -237,6 +237,10 @@ MASTER_TABLES_REFUSED = warning(
     "master_tables_refused",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
+TABLES_PORT_TAKEN = warning(
+    "tables_port_taken",
+    "%(reason)s. Slaves of ours do not need this port; Apache's get no topics without it",
+)
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(
