@@ -26,6 +26,9 @@ HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=2g")
 THREADS = (1, 16, 64)
 
 
+Make = Callable[[Path, str, dict[str, str], str], ApacheRocketMQ | ReliableMQBroker]
+
+
 class ReplicatedPair:
     """A master and one slave, with a name server. A context manager.
 
@@ -38,7 +41,7 @@ class ReplicatedPair:
 
     def __init__(
         self,
-        make: Callable[[Path, str, dict[str, str], str], ApacheRocketMQ | ReliableMQBroker],
+        make: Make,
         role: str,
         directory: Path,
         flush_disk_type: str,
@@ -82,7 +85,7 @@ def apaches(
     return ApacheRocketMQ(directory, flush, settings, name_servers, HEAP)
 
 
-MAKERS = {"apache": apaches, "ours": ours}
+MAKERS: dict[str, Make] = {"apache": apaches, "ours": ours}
 
 
 def main() -> int:

@@ -34,8 +34,13 @@ MODE_WARMUP_SECONDS = 1  # in every round, after the long warm-up of the process
 class Running(Protocol):
     """A broker that runs, alone or with slaves."""
 
-    label: str
-    name_server_address: str
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+
+    @property
+    def name_server_address(self) -> str:
+        """ "host:port" of its name server."""
 
     @property
     def pids(self) -> list[int]:

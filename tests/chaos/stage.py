@@ -125,8 +125,9 @@ class Stage:
                 metadata.create_all(engine)
             engine.dispose()
         self.valkey.start()
-        for server in (self.broker, *self.slaves):
-            server.start()
+        self.broker.start()
+        for slave in self.slaves:
+            slave.start()
         application = "tests.chaos.application:mq"
         command = ("reliable_mq.cli.main",)
         for number in range(WORKERS):
@@ -143,8 +144,9 @@ class Stage:
         self._bringing.shutdown(cancel_futures=True)
         for process in self.processes.values():
             process.kill()
-        for server in (*self.slaves, self.broker):
-            server.end()
+        for slave in self.slaves:
+            slave.end()
+        self.broker.end()
         self.valkey.kill()
         for database in self.databases:
             database.stop()

@@ -103,8 +103,8 @@ def test_what_was_committed_at_our_slave_is_at_the_master_that_comes_back(
             commit(slave.address, 4)
             master.start()
         else:
-            master.broker.kill()  # type: ignore[attr-defined]
+            master.broker.kill()  # type: ignore[union-attr]
             commit(slave.address, 4)
-            master.start_broker()  # type: ignore[attr-defined]
+            master.start_broker()  # type: ignore[union-attr]
         until(lambda: offset_at(master.address) == 4, seconds=PATIENCE)
         assert offset_at(slave.address) == 4

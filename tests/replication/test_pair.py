@@ -294,7 +294,7 @@ def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(tmp_path: Path) 
 
             room = asyncio.Event()
             store = slave._replication._slave._store  # type: ignore[union-attr]
-            store.room = room.wait  # type: ignore[method-assign,assignment]
+            store.room = room.wait  # type: ignore[method-assign]
             for number in range(20):
                 await client.send(Message(topic="t", body=b"%d" % number * 1_000))
             lacks = end_of(master) - end_of(slave)

@@ -171,7 +171,11 @@ class Machine:
             return
         self._world.note("stop cleanly")
         self._is_closing = True
-        self._guard_of(self.lives)(lambda: self._running.carry_out(self._close()))
+
+        def close() -> None:
+            self._running.carry_out(self._close())
+
+        self._guard_of(self.lives)(close)
 
     async def _close(self) -> None:
         """Stop; what `BrokerServer.close` does once nobody is listened to."""
@@ -380,7 +384,7 @@ def _broken(error: Exception) -> NoReturn:
 def check_invariants(core: BrokerCore) -> None:
     """Ask every table of a broker for its invariants."""
     state = core.state
-    tables = (state.store, state.store.log, state.topics, state.groups, state.offsets)
-    tables += (state.clients, state.locks, state.pulls, state.schedule, state.answers)
-    for table in tables:
+    stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
+    served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
+    for table in (*stored, *served):
         table.invariants()

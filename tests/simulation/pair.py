@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.client import Asker, Memory
+from tests.simulation.client import Asker, Asking, Memory
 from tests.simulation.facts import Entry, Violation, first_kept
 from tests.simulation.followed_offsets import LOOK_MS, FollowedOffsets, offset_of
 from tests.simulation.follower import Follower
@@ -37,7 +37,7 @@ class _Read(Pull):
         return command
 
 
-_READ = {"pull": _Read(), "ends": QueueEnds()}
+_READ: dict[str, Asking] = {"pull": _Read(), "ends": QueueEnds()}
 
 
 class Pair:

@@ -10,9 +10,12 @@ from tests.simulation.wires import Wires
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.tls_settings import TlsSettings
 
 PORT = 10912
 
@@ -39,8 +42,8 @@ class Role(NamedTuple):
     ) -> "Replicating":
         """Let one life of the machine replicate."""
         config, core, writer = parts
-        whole = Replication(send, run_turn)
-        _finish(whole.bind(config, "10.0.0.1"))
+        whole = Replication(send, run_turn, ServerTls(TlsSettings()))
+        _finish(whole.bind(config, "10.0.0.1", cast("Listener", _NoOtherPort())))
         _finish(whole.serve(core))
         registrar = cast("Registrar", _NoRegistrar())
         works = whole.works(core, writer, registrar)
@@ -65,6 +68,13 @@ class _NoRegistrar:
 
     master = "10.0.0.1:10911"
     master_ha = f"10.0.0.1:{PORT}"
+
+
+class _NoOtherPort:
+    """Takes no further port: Apache's slaves ask there, and none are in this world."""
+
+    async def bind_also(self, _host: str, _port: int) -> None:
+        pass
 
 
 def _finish(work: Any) -> None:

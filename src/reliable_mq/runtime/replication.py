@@ -255,6 +255,7 @@ class _TableFollower:
     """Asks a slave's master for its tables."""
 
     def __init__(self, core: BrokerCore, links: Links, registrar: Registrar) -> None:
+        self._known = core.state.master_tables
         self._tables = MasterTables(core.state)
         self._links = links
         self._registrar = registrar
@@ -280,7 +281,7 @@ class _TableFollower:
 
     async def follow_forever(self) -> None:
         """Take the tables over, again and again, and learn where the master's log ends."""
-        known = self._core.state.master_tables
+        known = self._known
         while True:
             address = self._registrar.master
             if address != self._address:
