@@ -117,8 +117,8 @@ bench: ready ## orders and sends per second, kills survived, growth, rivals (mor
 sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, CASE=broker:17 or FLAWS=1
-	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case "$(CASE)",--minutes $(MINUTES)))
+fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, SECURED=1, CASE=broker:17 or FLAWS=1
+	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case "$(CASE)",$(if $(SECURED),--secured) --minutes $(MINUTES)))
 
 crash: ready ## kill a process at each of its steps in every mode, and write docs/evidence/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/evidence/crash_matrix.md

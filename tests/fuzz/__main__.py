@@ -31,6 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=int(time.time()), help="the first number")
     parser.add_argument("--case", help="replay this one, as in broker:17")
     parser.add_argument("--target", choices=sorted(_ALL), help="only this")
+    parser.add_argument("--secured", action="store_true", help="only TLS and access control")
     parser.add_argument("--flaws", action="store_true", help="find what is planted instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     return parser.parse_args()
@@ -102,6 +103,8 @@ def _play(name: str, number: int) -> Played:
 def _fuzz(arguments: argparse.Namespace) -> int:
     # Two of three rounds go through real servers: their cases take seconds and not milliseconds.
     parts = [[arguments.target]] if arguments.target else [list(ATTACKS), list(TARGETS), _SECURED]
+    if arguments.secured:
+        parts = [_SECURED, _SECURED, ["access"]]
     names = [name for part in parts for name in part]
     rounds = max(1, round(arguments.minutes * 60 * arguments.jobs / _ROUND_SECONDS))
     seconds = min(_ROUND_SECONDS, arguments.minutes * 60)
@@ -132,7 +135,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             is_over = time.monotonic() - began > arguments.minutes * 60  # rounds take longer, too
             if not is_over and found_count <= _FINDINGS_MAX:
                 under_way |= begin(len(ended))
-    for name in names:
+    for name in dict.fromkeys(names):
         print(done.get(name, Done()).line(name))
     count = sum(part.cases for part in done.values())
     minutes = (time.monotonic() - began) / 60
