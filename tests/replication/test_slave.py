@@ -1,5 +1,7 @@
 """What a slave answers: it serves what it has copied, and takes nothing from clients."""
 
+import json
+
 import pytest
 from tests.broker_core.broker_world import (
     GROUP,
@@ -151,3 +153,28 @@ def test_tables_that_are_the_same_are_not_written_again(master: BrokerWorld) -> 
 
     assert not slave.state.offsets.is_dirty
     assert len(slave.disk.operations) == before
+
+
+def test_a_slave_counts_no_copy_as_a_message_that_was_put(master: BrokerWorld) -> None:
+    for number in range(5):
+        master.send(b"%d" % number)
+    slave = Slave(master)
+    slave.follow()
+    slave.now_ms += 20_000
+    slave.core.tick(slave.now_ms)
+    for world, count, is_active in ((master, "5", "true"), (slave, "0", "false")):
+        table = json.loads(world.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+        assert (table["msgPutTotalTodayNow"], table["brokerActive"]) == (count, is_active)
+
+
+def test_a_slave_tells_its_role_and_why_it_has_no_tables(master: BrokerWorld) -> None:
+    slave = Slave(master)
+    slave.state.master_tables.failure = "request 21 is refused"
+    slave.now_ms += 7_000
+    table = json.loads(slave.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert table["masterTablesFailure"] == "request 21 is refused"
+    assert int(table["masterTablesAgeSeconds"]) >= 7
+    told = slave.ask(Ask.GET_BROKER_CONFIG).body.decode().splitlines()
+    assert {"brokerRole=SLAVE", "ownNameServer=false", "haOpenToEverybody=false"} <= set(told)
+    theirs = json.loads(master.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert "masterTablesFailure" not in theirs

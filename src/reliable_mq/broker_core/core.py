@@ -386,7 +386,7 @@ class BrokerCore:
             state.answers.expire(now_ms)
         statistics = state.statistics
         if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
-            statistics.begin_sampling(state.store.upkeep.take_grown(), now_ms)
+            statistics.begin_sampling(state.take_grown(), now_ms)
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)

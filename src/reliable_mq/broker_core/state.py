@@ -42,6 +42,7 @@ from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import FileText, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import LogRetention
@@ -288,7 +289,16 @@ class BrokerState:
 
     def collect_statistics(self, now_ms: int) -> None:
         """Count messages put and pulled up to now."""
-        self.statistics.collect(self.store.upkeep.take_grown(), now_ms)
+        self.statistics.collect(self.take_grown(), now_ms)
+
+    def take_grown(self) -> set[ConsumeQueue]:
+        """Return the queues whose new messages count. What a slave copies was put at its master."""
+        grown = self.store.upkeep.take_grown()
+        if not self.config.is_slave:
+            return grown
+        for queue in grown:
+            queue.take_growth()
+        return set()
 
     def note_pressure(self, now_ms: int) -> None:
         """Decide whether sends are refused; see `Pressure`."""

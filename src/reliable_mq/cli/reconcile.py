@@ -7,7 +7,7 @@ a misspelt path for findings. 128 plus a signal's number: stopped by that signal
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -83,7 +83,6 @@ class GroupedCommand(VerbCommand):
 def command(
     *,
     given: SourceOptions,
-    slave_store: options.SlaveStores = None,
     partial: options.Partial = False,
     broker_name: options.BrokerName = "",
     db_share: options.DbShare = 1.0,
@@ -118,7 +117,6 @@ def command(
     Exit code 0: clean, 2: findings, 1: failed.
     """
     asked: dict[str, Any] = {"partial": partial, "out": out, "db_share": db_share}
-    asked |= {"slaves": tuple(slave_store or ())}
     asked |= {"managed": tuple(managed or ()), "unmanaged": tuple(unmanaged or ())}
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
@@ -127,7 +125,7 @@ def command(
     with _bad_usage_is_failure():
         read = given.read()
         urls = list(read.urls)
-        asked |= _ledgers(read)
+        asked |= _ledgers(read, given.slave_store)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:
             _forget(urls, read.table_prefix, as_json=as_json)
@@ -164,10 +162,11 @@ def _bad_usage_is_failure() -> Iterator[None]:
         raise typer.Exit(FAILED) from None
 
 
-def _ledgers(read: Sources) -> dict[str, Any]:
+def _ledgers(read: Sources, slaves: Sequence[str]) -> dict[str, Any]:
     first, *more = read.stores or [""]
+    logs = {"store": first, "stores": tuple(more), "slaves": tuple(slaves)}
     place = {"prefix": read.table_prefix, "application": read.application}
-    return place | {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
+    return place | logs | {"cluster": read.cluster or None}
 
 
 def _print(summary: dict[str, Any], key: str, *, as_json: bool) -> None:

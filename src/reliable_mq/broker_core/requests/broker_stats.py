@@ -78,7 +78,7 @@ def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
     return {
         "bootTimestamp": str(started_ms),
         "runtime": _runtime(now_ms - started_ms),
-        "brokerActive": "true",
+        "brokerActive": "false" if state.config.is_slave else "true",
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V5_4_0",
         "putMessageEntireTimeMax": slowest_ms,
