@@ -127,6 +127,10 @@ INDEX_NO_ROOM = warning(
 QUEUES_NO_ROOM = warning(
     "queues_no_room", "no room for the units of all queues; the last checkpoint stays valid"
 )
+QUEUES_LEFT_UNWRITTEN = warning(
+    "queues_left_unwritten",
+    "%(count)d queues have units in memory only: the next start makes their files from the log",
+)
 CHECKPOINT_NO_ROOM = warning(
     "checkpoint_no_room", "no room for a checkpoint; the last one stays valid: %(error)s"
 )
