@@ -236,6 +236,11 @@ SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
 MASTER_FOLLOWED = info(
     "master_followed", "this slave follows master %(master)s, from log offset %(log_offset)d on"
 )
+MASTER_UNKNOWN = warning(
+    "master_unknown",
+    "this slave has no master: no name server knows one with %(who)s; names and name servers of "
+    "both sides must be the same",
+)
 MASTER_LOST = warning("master_lost", "master %(master)s is not followed: %(reason)s")
 MASTER_TABLES_REFUSED = warning(
     "master_tables_refused",
