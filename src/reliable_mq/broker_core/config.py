@@ -261,6 +261,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.broker_role == SLAVE
 
     @property
+    def shared_names(self) -> str:
+        """The names that a master and its slaves share, for a line of the log."""
+        return f"brokerName={self.broker_name}, brokerClusterName={self.broker_cluster_name}"
+
+    @property
     def slaves_needed(self) -> int:
         """The slaves that must have a message before it is acknowledged; 0: none."""
         return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0

@@ -155,7 +155,9 @@ class RouteTable:
                     timestamp=-1
                 )  # its next registration counts as new
                 raise
-        return self._master_of(data) if number != MASTER else RegistrationReply()
+        if number == MASTER or data.cluster != header.cluster_name:
+            return RegistrationReply()  # a slave of another cluster must not copy this master
+        return self._master_of(data)
 
     def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
         """Raise when there is no room for a new broker, or for one more on this connection."""

@@ -19,6 +19,7 @@ RECEIVED_TRANSFER_SIZE_MAX = 4 * 1024 * 1024
 """The most bytes in a transfer that is read. Apache's slave has a buffer of this size."""
 REPORT_SIZE = 8
 """Bytes of a report."""
+_OFFSET_MAX = 1 << 56  # beyond all disks; the first bytes of text are more
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 
@@ -55,7 +56,7 @@ class ReportReader:
         """Return the newest whole report; None: no report has ended in `data`.
 
         Raises:
-            FrameError: when it is negative, which no offset is.
+            FrameError: when it is no offset of a log: the peer speaks something else.
         """
         data = self._kept + data
         rest = len(data) % REPORT_SIZE
@@ -64,8 +65,8 @@ class ReportReader:
         if not whole:
             return None
         (offset,) = _OFFSET.unpack_from(data, whole - REPORT_SIZE)
-        if offset < 0:
-            raise FrameError(f"a report of offset {offset}: no slave has that")
+        if not 0 <= offset < _OFFSET_MAX:
+            raise FrameError(f"a report of offset {offset}, which no log has: it is no slave")
         return int(offset)
 
 

@@ -26,6 +26,8 @@ RETRY_SECONDS = 5.0
 """Seconds until a connection that failed is tried again, and the most that one may take."""
 SILENT_SECONDS = 20.0
 """A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
+ALONE_SECONDS = 5.0
+"""After so long without an address of a master, the log says so."""
 REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
 _TEND_SECONDS = 1.0
@@ -81,6 +83,7 @@ class HaSlave:
         find_master: returns the master's address for slaves; "": it is not known yet.
         find_start: returns where the master's log begins; only an empty slave asks.
         tls: gives the context of an encrypted connection; None: it is plain.
+        who: the names that this slave and its master share, for the log.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class HaSlave:
         find_master: Callable[[], str],
         find_start: Callable[[], Awaitable[int]],
         tls: Callable[[], ssl.SSLContext] | None = None,
+        who: str = "",
     ) -> None:
+        self._who = who
         self._store = store
         self._tls = tls
         self._find_master = find_master
@@ -116,9 +121,14 @@ class HaSlave:
 
     async def follow_forever(self) -> None:
         """Connect, follow until the connection ends, and again."""
+        alone_since = time.monotonic()
         while True:
             address = self._find_master()
+            if not address and alone_since and time.monotonic() - alone_since > ALONE_SECONDS:
+                alone_since = 0.0  # it is told once
+                broker_events.MASTER_UNKNOWN.log(log, who=self._who)
             if address:
+                alone_since = time.monotonic()
                 try:
                     await self._follow(address)
                 except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:

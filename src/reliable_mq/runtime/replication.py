@@ -163,6 +163,7 @@ class Replication:
             lambda: self._config.ha_master or registrar.master_ha,
             tables.log_start,
             self._tls if self._config.ha_tls else None,
+            self._config.shared_names,
         )
         tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
@@ -269,6 +270,8 @@ class _TableFollower:
         Raises:
             ConnectionError: when the master does not say it.
         """
+        if not self._registrar.master:
+            raise ConnectionError("no name server knows a master of this slave's brokerName")
         try:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
             answer = await self._call(self._registrar.master, asked)

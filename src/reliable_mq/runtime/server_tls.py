@@ -14,6 +14,7 @@ from typing import Final
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.tls_contexts import (
+    NOT_VALID_YET,
     Examined,
     Signature,
     examine,
@@ -127,6 +128,10 @@ class ServerTls:
     def _look(self) -> None:
         self._look_later()
         self.look_once()
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Tell once that the certificate in use has expired. Connections go on with it."""
         if not self._is_end_told and self.expires_at and self._clock() >= self.expires_at:
             self._is_end_told = True
             path = self.settings.server.cert
@@ -154,7 +159,10 @@ class ServerTls:
             self._refuse(found, error)
             return False
         if examined.fault:
-            self._refuse(found, f"{path}: {examined.fault}", examined.begins_at)
+            # OpenSSL's clock may be some ms behind: so its word counts, and it is asked again.
+            is_early = examined.fault == NOT_VALID_YET
+            self._refuse(found, f"{path}: {examined.fault}")
+            self._usable_at = examined.begins_at if is_early else math.inf
             return False
         self._take(context, examined, found)
         broker_events.TLS_RELOADED.log(log, path=path)
@@ -165,9 +173,10 @@ class ServerTls:
         self._loaded, self._refused = found, ()
         self._is_end_told = False
 
-    def _refuse(self, found: Signature, why: object, begins_at: float = 0.0) -> None:
-        self._refused = found
-        self._usable_at = begins_at if begins_at > self._clock() else math.inf
+    def _refuse(self, found: Signature, why: object) -> None:
+        if found == self._refused:  # told already
+            return
+        self._refused, self._usable_at = found, math.inf
         broker_events.TLS_NOT_RELOADED.log(log, error=why)
 
     def take_step(self, step: Callable[[], None]) -> None:

@@ -15,7 +15,10 @@ from reliable_mq.runtime.tls_settings import ClientAuth, KeyPair, TlsSettings
 
 _BEGIN = b"-----BEGIN "
 _ROUNDS_MAX = 10  # steps of a handshake in memory; TLS 1.2 takes the most, five
+NOT_VALID_YET = "certificate is not yet valid"
+"""A fault of an examined certificate that time mends; OpenSSL's words."""
 _NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` does not name
+_OF_CLOCKS = (9,)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
 _VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
@@ -161,7 +164,8 @@ def reason_of(error: Exception) -> str:
 def fault_of(error: ssl.SSLError) -> str:
     """Return the reason of a failed handshake in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
+        hint = "; compare the clocks of both machines" if error.verify_code in _OF_CLOCKS else ""
+        return f"the peer's certificate is refused: {error.verify_message}{hint}"
     reason = (error.reason or type(error).__name__).lower().replace("_", " ")
     return _MEANINGS.get(error.reason or "", reason)
 

@@ -127,6 +127,10 @@ INDEX_NO_ROOM = warning(
 QUEUES_NO_ROOM = warning(
     "queues_no_room", "no room for the units of all queues; the last checkpoint stays valid"
 )
+QUEUES_LEFT_UNWRITTEN = warning(
+    "queues_left_unwritten",
+    "%(count)d queues have units in memory only: the next start makes their files from the log",
+)
 CHECKPOINT_NO_ROOM = warning(
     "checkpoint_no_room", "no room for a checkpoint; the last one stays valid: %(error)s"
 )
@@ -231,6 +235,11 @@ SLAVE_GONE = warning("slave_gone", "slave %(slave)s has gone")
 SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
 MASTER_FOLLOWED = info(
     "master_followed", "this slave follows master %(master)s, from log offset %(log_offset)d on"
+)
+MASTER_UNKNOWN = warning(
+    "master_unknown",
+    "this slave has no master: no name server knows one with %(who)s; names and name servers of "
+    "both sides must be the same",
 )
 MASTER_LOST = warning("master_lost", "master %(master)s is not followed: %(reason)s")
 MASTER_TABLES_REFUSED = warning(
