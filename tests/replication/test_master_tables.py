@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
 from tests.broker_core.half_world import end, ending, prepare, produce, questions
 from tests.replication.slave_world import Slave, a_master, bodies, both_pass
 
@@ -232,21 +232,47 @@ def test_a_slave_that_restarts_still_tells_its_master(master: BrokerWorld) -> No
     assert slave.file(COMMITS) == {"commits": []}
 
 
-def test_a_master_that_refuses_a_commit_is_not_asked_again(master: BrokerWorld) -> None:
-    """The group may be gone. A busy master is asked again."""
+def test_a_commit_that_the_master_refuses_is_told_again_for_ten_minutes(
+    master: BrokerWorld,
+) -> None:
+    """The group may join there soon, or it may be gone. A busy master is asked for ever."""
     master.send(b"1")
     slave = Slave(master)
     slave.follow()
     commit(slave, 1)
     ((place, offset, _),) = slave.tables.commits()
-    busy, gone = Command(0), Command(0)
-    busy.code, gone.code = Code.SYSTEM_BUSY, Code.SUBSCRIPTION_GROUP_NOT_EXIST
-    slave.tables.committed(place, offset, busy)
-    assert len(slave.state.commits_at_slave) == 1
-    slave.tables.committed(place, offset + 1, gone)
-    assert len(slave.state.commits_at_slave) == 1, "a newer commit stays"
-    slave.tables.committed(place, offset, gone)
+    busy, unknown = Command(0), Command(0)
+    busy.code, unknown.code = Code.SYSTEM_BUSY, Code.SUBSCRIPTION_GROUP_NOT_EXIST
+    for code, number, minutes in (
+        (busy, 1, 99),
+        (unknown, 1, 0),
+        (unknown, 1, 9),
+        (unknown, 2, 11),
+    ):
+        slave.tables.committed(place, number, code, START_MS + minutes * 60_000)
+        assert dict(slave.state.commits_at_slave.all()) == {place: offset}
+    slave.tables.committed(place, offset, unknown, START_MS + 10 * 60_000)
     assert len(slave.state.commits_at_slave) == 0
+    slave.follow()
+    assert offset_of(slave) is None, "it is as at the master"
+
+
+def test_a_group_that_began_at_the_slave_goes_on_at_the_master(master: BrokerWorld) -> None:
+    """The master learns of the group by its consumers, some time after it is back."""
+    for number in range(5):
+        master.send(b"%d" % number)
+    slave = Slave(master)
+    slave.follow()
+    slave.subscribe(TOPIC, group="new")
+    commit(slave, 4, "new")
+    slave.follow()
+    assert master.state.offsets.get("new", TOPIC, 0) is None
+    assert slave.state.offsets.get("new", TOPIC, 0) == 4
+
+    master.subscribe(TOPIC, group="new")
+    slave.follow()
+
+    assert master.state.offsets.get("new", TOPIC, 0) == 4
 
 
 def test_a_promoted_slave_has_the_commits_and_tells_nobody(master: BrokerWorld) -> None:

@@ -309,7 +309,7 @@ class _TableFollower:
                 return
             await asyncio.sleep(_CUT_SECONDS)
         for place, offset, command in tables.commits():
-            tables.committed(place, offset, await self._call(address, command))
+            tables.committed(place, offset, await self._call(address, command), now_ms())
 
     async def _call(self, address: str, asked: Command) -> Command:
         return await self._links.call(address, asked, _TIMEOUT)
