@@ -7,6 +7,7 @@ from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, there
 from tests.replication.slave_world import Promoted, Slave, a_master, bodies, both_pass
 
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
+from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.timer_checkpoint import (
     PATH,
@@ -71,6 +72,23 @@ def test_a_promoted_slave_delivers_what_is_left_and_searches_the_end_of_the_log_
 
     assert sorted(bodies(promoted), key=int) == [b"%d" % number for number in range(20)]
     assert promoted.state.timers.counts.of(TOPIC) == 0
+
+
+def test_a_slave_counts_the_timed_messages_that_wait_as_its_master_does(
+    master: BrokerWorld,
+) -> None:
+    for seconds in (1, 30, 60):
+        master.send(b"later", TIMER_DELAY_SEC=str(seconds))
+    slave = Slave(master)
+    both_pass(master, slave, 5_000)
+    slave.follow()
+    counted = [
+        sample.value
+        for world in (master, slave)
+        for sample in broker_samples(world.state, world.now_ms)
+        if sample.name == "reliable_mq_broker_timers_waiting_messages"
+    ]
+    assert counted == [2, 2]
 
 
 def test_the_note_of_a_slave_is_not_written_each_time(master: BrokerWorld) -> None:
