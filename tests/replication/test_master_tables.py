@@ -1,5 +1,6 @@
 """What a slave knows of its master's tables, and what a promoted slave makes of it."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -319,3 +320,26 @@ def test_a_promoted_slave_asks_for_the_half_messages_that_are_pending(
     asked = [question.body for question in questions(promoted)]
     assert asked
     assert all(b"pending" in body for body in asked)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_delayed_message_is_lost_by_a_promotion_at_any_time(
+    master: BrokerWorld, seed: int
+) -> None:
+    """What the slave has is delivered; that of the last seconds may come twice."""
+    random = Random(seed)
+    slave = Slave(master)
+    sent = 0
+    for _ in range(random.randrange(5, 40)):
+        for _ in range(random.randrange(4)):
+            master.send(b"%d" % sent, DELAY=random.choice("12"))
+            sent += 1
+        both_pass(master, slave, random.choice((100, 700, 3_000)))
+        for step in random.sample((slave.copy, slave.ask_tables, slave.settle), 2):
+            step()
+    had = {each.body for level in (0, 1) for each in slave.records(SCHEDULE_TOPIC, level)}
+
+    promoted = slave.promoted()
+    promoted.pass_time(10_000)
+
+    assert {*bodies(promoted)} == had
