@@ -1,10 +1,15 @@
-"""A slave takes over from its master, both ours or Apache's: what waited for its time comes."""
+"""A slave takes over from its master, both ours or Apache's: what waited for its time comes.
 
+Half messages are asked about again. Once is enough; more than once is allowed.
+"""
+
+import time
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.broker_core.half_world import COMMIT, PRODUCERS, answering, half_header
 from tests.broker_core.raw_client import RawClient
 from tests.interop.test_replication import MASTER, SLAVE, Make, apaches, log_end, ours
 from tests.interop.test_timers import kill
@@ -20,7 +25,9 @@ from reliable_mq.wire.record import iter_records
 
 pytestmark = INTEROP
 
+CHECKS = {"transactionCheckInterval": "2000", "transactionTimeOut": "1000"}
 PATIENCE = 240.0  # Apache's slave asks for tables after a minute, and then each minute
+HALF = b"half"
 WAITS = 25  # seconds; longer than a kill and a start take
 
 
@@ -65,13 +72,32 @@ def send(client: Client, name: str, seconds: int, level: int) -> set[bytes]:
     return bodies
 
 
+def prepare_half(address: str) -> None:
+    """Send a half message that nobody ends."""
+    with RawClient(address) as client:
+        header = {**half_header(), "b": "t", "e": 0, "g": int(time.time() * 1000)}
+        assert client.ask(Ask.SEND_MESSAGE_V2, header, HALF).code == Code.SUCCESS
+
+
+def commit_when_asked(address: str) -> None:
+    """Be the producer of the half message: wait for the question, and commit."""
+    beat = fastjson.dumps({"clientID": "late", "producerDataSet": [{"groupName": PRODUCERS}]})
+    with RawClient(address) as client:
+        assert client.ask(Ask.HEART_BEAT, {}, beat).code == Code.SUCCESS
+        question = client.wait_for_push(PATIENCE)
+        while question.code != Ask.CHECK_TRANSACTION_STATE:
+            question = client.wait_for_push(PATIENCE)
+        client.begin(Ask.END_TRANSACTION, answering(question, COMMIT), oneway=True)
+        client.ask(-1)  # the commit has been read before this is answered
+
+
 @pytest.mark.parametrize("slave_is", [ours, apaches])
 @pytest.mark.parametrize("master_is", [ours, apaches])
 def test_messages_that_wait_for_their_time_come_from_a_promoted_slave(
     master_is: Make, slave_is: Make, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        master: Broker = master_is(tmp_path / "master", MASTER, "")
+        master: Broker = master_is(tmp_path / "master", {**MASTER, **CHECKS}, "")
         stack.enter_context(master)
         slave: Broker = slave_is(tmp_path / "slave", SLAVE, master.name_server_address)
         stack.enter_context(slave)
@@ -85,13 +111,16 @@ def test_messages_that_wait_for_their_time_come_from_a_promoted_slave(
                 raw.ask(Ask.SET_MESSAGE_REQUEST_MODE, {}, fastjson.dumps(mode))
             if slave_is is ours:
                 until(lambda: knows(slave.address, '"POP"', Ask.GET_ALL_MESSAGE_REQUEST_MODE))
+            prepare_half(master.address)
             sent |= send(client, "late", WAITS, 4)
             until(lambda: log_end(slave.address) == log_end(master.address))
         kill(master)
         slave.stop()
-        settings = {**SLAVE, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+        settings = {**SLAVE, **CHECKS, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
         promoted: Broker = slave_is(tmp_path / "slave", settings, "")
         stack.enter_context(promoted)
+        commit_when_asked(promoted.address)
+        sent.add(HALF)
         until(
             lambda: bodies_in(promoted.address) == sent,
             lambda: f"missing: {sorted(sent - bodies_in(promoted.address))}",

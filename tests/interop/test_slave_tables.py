@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
 from tests.interop.test_promotion import PATIENCE, knows
 from tests.interop.test_replication import MASTER, SLAVE, Make, apaches, log_end, ours
@@ -98,13 +99,13 @@ def test_what_was_committed_at_our_slave_is_at_the_master_that_comes_back(
         commit(master.address, 1)
         until(lambda: log_end(slave.address) == log_end(master.address))
         until(lambda: offset_at(slave.address) == 1)
-        if master_is is ours:
+        if isinstance(master, ReliableMQBroker):
             kill(master)
             commit(slave.address, 4)
             master.start()
         else:
-            master.broker.kill()  # type: ignore[union-attr]
+            master.broker.kill()
             commit(slave.address, 4)
-            master.start_broker()  # type: ignore[union-attr]
+            master.start_broker()
         until(lambda: offset_at(master.address) == 4, seconds=PATIENCE)
         assert offset_at(slave.address) == 4

@@ -42,7 +42,7 @@ class Slave(BrokerWorld):
             return False
         for place, offset, command in self.tables.commits():
             answer = self.master.ask(command.code, command.ext_fields)
-            self.tables.committed(place, offset, answer)
+            self.tables.committed(place, offset, answer, self.now_ms)
         self.finish_turn()
         return True
 

@@ -1,9 +1,10 @@
 """What a slave knows of its master's tables, and what a promoted slave makes of it."""
 
+from random import Random
 from typing import Any
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
 from tests.broker_core.half_world import end, ending, prepare, produce, questions
 from tests.replication.slave_world import Slave, a_master, bodies, both_pass
 
@@ -232,21 +233,47 @@ def test_a_slave_that_restarts_still_tells_its_master(master: BrokerWorld) -> No
     assert slave.file(COMMITS) == {"commits": []}
 
 
-def test_a_master_that_refuses_a_commit_is_not_asked_again(master: BrokerWorld) -> None:
-    """The group may be gone. A busy master is asked again."""
+def test_a_commit_that_the_master_refuses_is_told_again_for_ten_minutes(
+    master: BrokerWorld,
+) -> None:
+    """The group may join there soon, or it may be gone. A busy master is asked for ever."""
     master.send(b"1")
     slave = Slave(master)
     slave.follow()
     commit(slave, 1)
     ((place, offset, _),) = slave.tables.commits()
-    busy, gone = Command(0), Command(0)
-    busy.code, gone.code = Code.SYSTEM_BUSY, Code.SUBSCRIPTION_GROUP_NOT_EXIST
-    slave.tables.committed(place, offset, busy)
-    assert len(slave.state.commits_at_slave) == 1
-    slave.tables.committed(place, offset + 1, gone)
-    assert len(slave.state.commits_at_slave) == 1, "a newer commit stays"
-    slave.tables.committed(place, offset, gone)
+    busy, unknown = Command(0), Command(0)
+    busy.code, unknown.code = Code.SYSTEM_BUSY, Code.SUBSCRIPTION_GROUP_NOT_EXIST
+    for code, number, minutes in (
+        (busy, 1, 99),
+        (unknown, 1, 0),
+        (unknown, 1, 9),
+        (unknown, 2, 11),
+    ):
+        slave.tables.committed(place, number, code, START_MS + minutes * 60_000)
+        assert dict(slave.state.commits_at_slave.all()) == {place: offset}
+    slave.tables.committed(place, offset, unknown, START_MS + 10 * 60_000)
     assert len(slave.state.commits_at_slave) == 0
+    slave.follow()
+    assert offset_of(slave) is None, "it is as at the master"
+
+
+def test_a_group_that_began_at_the_slave_goes_on_at_the_master(master: BrokerWorld) -> None:
+    """The master learns of the group by its consumers, some time after it is back."""
+    for number in range(5):
+        master.send(b"%d" % number)
+    slave = Slave(master)
+    slave.follow()
+    slave.subscribe(TOPIC, group="new")
+    commit(slave, 4, "new")
+    slave.follow()
+    assert master.state.offsets.get("new", TOPIC, 0) is None
+    assert slave.state.offsets.get("new", TOPIC, 0) == 4
+
+    master.subscribe(TOPIC, group="new")
+    slave.follow()
+
+    assert master.state.offsets.get("new", TOPIC, 0) == 4
 
 
 def test_a_promoted_slave_has_the_commits_and_tells_nobody(master: BrokerWorld) -> None:
@@ -293,3 +320,26 @@ def test_a_promoted_slave_asks_for_the_half_messages_that_are_pending(
     asked = [question.body for question in questions(promoted)]
     assert asked
     assert all(b"pending" in body for body in asked)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_delayed_message_is_lost_by_a_promotion_at_any_time(
+    master: BrokerWorld, seed: int
+) -> None:
+    """What the slave has is delivered; that of the last seconds may come twice."""
+    random = Random(seed)
+    slave = Slave(master)
+    sent = 0
+    for _ in range(random.randrange(5, 40)):
+        for _ in range(random.randrange(4)):
+            master.send(b"%d" % sent, DELAY=random.choice("12"))
+            sent += 1
+        both_pass(master, slave, random.choice((100, 700, 3_000)))
+        for step in random.sample((slave.copy, slave.ask_tables, slave.settle), 2):
+            step()
+    had = {each.body for level in (0, 1) for each in slave.records(SCHEDULE_TOPIC, level)}
+
+    promoted = slave.promoted()
+    promoted.pass_time(10_000)
+
+    assert {*bodies(promoted)} == had

@@ -4,7 +4,8 @@ Consumers commit at a slave when they cannot reach the master. When the master i
 offsets would replace theirs, so the slave tells them to the master first: file
 `config/commitsAtSlave.json`, which is ours. Apache's slave forgets them.
 
-Invariant O4: an offset stays here until the master has answered to it, or has a higher one.
+Invariant O4: an offset stays here until the master has it or a higher one, or has refused it for
+ten minutes.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from reliable_mq.errors import InvariantBroken
 PATH = "config/commitsAtSlave.json"
 TOLD_AT_ONCE = 1_000
 """The most offsets that are told to the master in one round."""
+REFUSED_MS = 600_000
+"""So long an offset that the master refuses is told again: its group may join there soon."""
 
 
 class CommittedPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +41,7 @@ class CommitsAtSlave:
         self.is_wanted = False
         self.is_dirty = False
         self._offsets: dict[CommittedPlace, int] = {}
+        self._refused_ms: dict[CommittedPlace, int] = {}  # when the master has refused it first
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -61,7 +65,14 @@ class CommitsAtSlave:
         """Forget an offset that the master has; one that was committed since stays."""
         if self._offsets.get(place) == offset:
             del self._offsets[place]
+            self._refused_ms.pop(place, None)
             self.is_dirty = True
+
+    def refuse(self, place: CommittedPlace, offset: int, now_ms: int) -> None:
+        """Note that the master refuses an offset: it does not know the group, or the topic."""
+        since = self._refused_ms.setdefault(place, now_ms)
+        if not since <= now_ms < since + REFUSED_MS:
+            self.forget(place, offset)
 
     def end(self) -> bool:
         """Forget everything: this broker is a master now; return whether there was something."""

@@ -118,10 +118,14 @@ class MasterTables:
             found.append((place, offset, command))
         return found
 
-    def committed(self, place: CommittedPlace, offset: int, answer: Command) -> None:
-        """Note the master's answer to a commit. It refuses those of groups that are gone."""
-        if answer.code not in _LATER:
-            self._state.commits_at_slave.forget(place, offset)
+    def committed(self, place: CommittedPlace, offset: int, answer: Command, now_ms: int) -> None:
+        """Note the master's answer to a commit. It refuses those of groups that it lacks."""
+        commits = self._state.commits_at_slave
+        self._known.pop(RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+        if answer.code == ResponseCode.SUCCESS:
+            commits.forget(place, offset)
+        elif answer.code not in _LATER:
+            commits.refuse(place, offset, now_ms)
 
     def _take_topics(self, body: bytes, now_ms: int) -> None:
         topics = self._state.topics
@@ -143,15 +147,10 @@ class MasterTables:
     def _take_offsets(self, body: bytes, _now_ms: int) -> None:
         """Take over the offsets, except where consumers have committed more at this slave."""
         offsets, commits = self._state.offsets, self._state.commits_at_slave
-        own = {
-            place: offset
-            for place, offset in commits.all().items()
-            if self._state.groups.get(place.group) and self._state.topics.get(place.topic)
-        }
         offsets.take_over(body.decode())
         for place, offset in list(commits.all().items()):
             known = offsets.get(place.group, place.topic, place.queue_id)
-            if place in own and (known is None or known < offset):
+            if known is None or known < offset:
                 offsets.commit(place.group, place.topic, place.queue_id, offset)
             else:
                 commits.forget(place, offset)

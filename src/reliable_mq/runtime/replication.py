@@ -316,7 +316,7 @@ class _TableFollower:
                 return False
             await asyncio.sleep(_CUT_SECONDS)
         for place, offset, command in tables.commits():
-            tables.committed(place, offset, await self._call(address, command))
+            tables.committed(place, offset, await self._call(address, command), now_ms())
         return True
 
     async def _call(self, address: str, asked: Command) -> Command:

@@ -89,7 +89,7 @@ class FollowedTimers:
     def save(self) -> None:
         """Note the progress, if there is any and the disk has room."""
         known = self.known
-        if known == self._saved:
+        if known == self._saved or self._files.is_open:  # open files are those of a master
             return
         try:
             self._files.note_followed(known)

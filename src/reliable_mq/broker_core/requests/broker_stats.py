@@ -147,7 +147,7 @@ def _queues(state: BrokerState, now_ms: int) -> dict[str, str]:
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
         "timerReadBehind": str(state.timers.behind_ms(now_ms) // 1000),
-        "timerOffsetBehind": str(state.timers.not_taken_up),
+        "timerOffsetBehind": str(0 if state.config.is_slave else state.timers.not_taken_up),
         "timerCongestNum": str(state.timers.counts.total),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
