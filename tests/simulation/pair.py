@@ -96,6 +96,8 @@ class Pair:
         world = self._world
         cores = (self.slave.core, self.master.core)
         states = [core.state for core in cores if core is not None]
+        if self.slave.core is None or self._disk.is_full:
+            states = []
         self._offsets.look(world.time_ms, self._model.tables.offsets, states)
         world.later(LOOK_MS, self._look)
 
