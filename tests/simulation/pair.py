@@ -12,7 +12,7 @@ from tests.simulation.kinds.offsets import QueueEnds
 from tests.simulation.kinds.pulls import COMMIT, Pull
 from tests.simulation.machine import Machine, check_invariants
 from tests.simulation.model import Model
-from tests.simulation.roles import PORT, Role
+from tests.simulation.roles import ALL, PORT, Role
 from tests.simulation.settings import config_of
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.wires import Wires
@@ -50,7 +50,7 @@ class Pair:
         self.wires = wires = Wires(world)
         self._chronicle = Chronicle()
         disk.on_log = self._chronicle.wrote
-        master = {"brokerRole": plan.role, "haListenPort": str(PORT)}
+        master = {"brokerRole": plan.role, "haListenPort": str(PORT), "haAllowedAddresses": ALL}
         if plan.slave_timeout_ms:
             master["slaveTimeout"] = str(plan.slave_timeout_ms)
         self.master = Machine(world, model, disk, Role(master, wires, plan.master_power_loss))
