@@ -164,9 +164,9 @@ class Follower:
         chronicle = self._chronicle
         if data == chronicle.read(offset, len(data)):
             return
-        is_of_last_life = data == chronicle.before[offset : offset + len(data)]
+        is_of_old_life = any(data == each[offset : offset + len(data)] for each in chronicle.before)
         core = self._core
-        if core is None or not is_of_last_life or core.state.store.log.end > self._end_at_cut:
+        if core is None or not is_of_old_life or core.state.store.log.end > self._end_at_cut:
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")
 
     # what a slave does as any broker does, and nobody judges here
