@@ -20,12 +20,13 @@ class Slave(BrokerWorld):
         super().start()
         self.tables = MasterTables(self.state)
 
-    def copy(self) -> None:
-        """Copy what is new in the log."""
+    def copy(self, end: int = 0) -> None:
+        """Copy what is new in the log, all or up to `end`."""
         log, own = self.master.state.store.log, self.state.store.log
         copied, copier = CopiedLog(own.end, own.segment_size), Copier(self.state.store)
-        while copied.received < log.end:
-            part = log.read(copied.received, min(1_000, log.end - copied.received))
+        end = end or log.end
+        while copied.received < end:
+            part = log.read(copied.received, min(1_000, end - copied.received))
             for piece in copied.take(Transfer(copied.received, part)):
                 copier.append(*piece)
         self.finish_turn()

@@ -11,8 +11,10 @@ from tests.broker_core.broker_world import (
     send_header,
     waiting_pull_header,
 )
+from tests.broker_core.half_world import COMMIT, end, ending, prepare
 from tests.replication.slave_world import Slave
 
+from reliable_mq.broker_core.names import OP_TOPIC
 from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -22,7 +24,7 @@ from reliable_mq.wire.codes import ResponseCode as Code
 @pytest.fixture
 def master() -> BrokerWorld:
     made = BrokerWorld()
-    made.create_topic(queues=2)
+    made.create_topic(queues=4)
     return made
 
 
@@ -120,6 +122,24 @@ def test_a_name_server_may_take_the_topics_of_a_slave_while_its_master_is_away(
     (of_master,) = registrations(master.state)
     assert of_slave.ext_fields["enableActingMaster"] == "false"
     assert "enableActingMaster" not in of_master.ext_fields
+
+
+def test_a_slave_that_starts_between_a_commit_and_its_op_record_appends_nothing(
+    master: BrokerWorld,
+) -> None:
+    """A master that starts there stores the op record. The slave's comes from its master."""
+    assert end(master, ending(prepare(master), COMMIT)).code == Code.SUCCESS
+    (op,) = master.records(OP_TOPIC)
+    slave = Slave(master)
+    slave.copy(op.commit_log_offset)
+    slave.stop()
+
+    slave.start()
+    slave.finish_turn()
+    assert slave.state.store.log.end == op.commit_log_offset
+
+    slave.follow()
+    assert slave.records(OP_TOPIC) == [op]
 
 
 @pytest.mark.parametrize(

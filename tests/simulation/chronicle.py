@@ -12,12 +12,12 @@ class Chronicle:
     """The bytes of a log from its first offset on.
 
     `cuts` counts how often a crash has taken the end of the log; `before` are its bytes as they
-    were before the last of them.
+    were before each of them.
     """
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self.before = b""
+        self.before: list[bytes] = []
         self.cuts = 0
 
     @property
@@ -35,7 +35,7 @@ class Chronicle:
     def opened(self, log: CommitLog) -> None:
         """Note what a start has found: less than was written, or a part of the last write."""
         if log.end < self.end:
-            self.before = bytes(self._data)
+            self.before.append(bytes(self._data))
             self.cuts += 1
             del self._data[log.end :]
         for offset, data in parts_of(log, self.end):

@@ -5,7 +5,7 @@ master is not less than all that it had, and its master had, within the last mom
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from reliable_mq.broker_core.state import BrokerState
 
@@ -21,18 +21,22 @@ class FollowedOffsets:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[Key, int]]] = deque()
 
-    def look(self, time_ms: float, keys: Iterable[Key], states: Iterable[BrokerState]) -> None:
-        """Note the least offset of each key; a broker that is down says nothing."""
-        known = list(states)
-        least = {key: min(offset_of(state, key) for state in known) for key in keys if known}
+    def look(self, time_ms: float, keys: Iterable[Key], states: Sequence[BrokerState]) -> None:
+        """Note the least offset of each key; with no state the slave is down, or without room."""
+        if not states:
+            self._looks.clear()
+            return
+        least = {key: min(offset_of(state, key) for state in states) for key in keys}
         self._looks.append((time_ms, least))
         while self._looks and self._looks[0][0] < time_ms - _BACK_MS:
             self._looks.popleft()
 
     def floors(self) -> dict[Key, int]:
         """Return what a promotion must not fall behind."""
-        looks = [least for _time, least in self._looks if least]
-        keys = set.intersection(*(set(each) for each in looks)) if looks else set()
+        looks = [least for _time, least in self._looks]
+        if not looks or self._looks[-1][0] - self._looks[0][0] < _BACK_MS - 2 * LOOK_MS:
+            return {}
+        keys = set.intersection(*(set(each) for each in looks))
         return {key: min(each[key] for each in looks) for key in sorted(keys)}
 
 

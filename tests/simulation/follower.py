@@ -55,6 +55,12 @@ class Follower:
         """Note that the master's log may have lost its end."""
         end = self._chronicle.end
         self._same, self.kept = min(self._same, end), min(self.kept, end)
+        self._note_cut()
+
+    def _note_cut(self) -> None:
+        """Note where the slave's log ends, if the master's has lost its end since."""
+        if self._core is not None and self._chronicle.cuts != self._cuts:
+            self._cuts, self._end_at_cut = self._chronicle.cuts, self._core.state.store.log.end
 
     def acknowledged(self, entry: Entry) -> None:
         """Note that a client was told that a slave has a message, too."""
@@ -79,6 +85,7 @@ class Follower:
         if self._is_sync_flush and end < self._promised:
             raise Violation(f"after a crash the slave ends at {end}, promised is {self._promised}")
         self._same = min(self._same, end)
+        self._note_cut()
         self._compare()
 
     def down(self, *, is_power_loss: bool) -> None:
@@ -112,8 +119,6 @@ class Follower:
         """Compare what is new at the slave; what the master has lost since is let be."""
         assert self._core is not None
         log, chronicle = self._core.state.store.log, self._chronicle
-        if chronicle.cuts != self._cuts:
-            self._cuts, self._end_at_cut = chronicle.cuts, log.end
         for offset, data in parts_of(log, max(self._same, log.start)):
             if data != chronicle.read(offset, len(data)):
                 if log.end > self._end_at_cut:
@@ -159,9 +164,9 @@ class Follower:
         chronicle = self._chronicle
         if data == chronicle.read(offset, len(data)):
             return
-        is_of_last_life = data == chronicle.before[offset : offset + len(data)]
+        is_of_old_life = any(data == each[offset : offset + len(data)] for each in chronicle.before)
         core = self._core
-        if core is None or not is_of_last_life or core.state.store.log.end > self._end_at_cut:
+        if core is None or not is_of_old_life or core.state.store.log.end > self._end_at_cut:
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")
 
     # what a slave does as any broker does, and nobody judges here

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import cast
 from unittest import mock
 
 from tests.simulation.client import Caller
+from tests.simulation.loop import WorldLoop
 from tests.simulation.machine import Machine
 from tests.simulation.roles import PORT
-from tests.simulation.wires import Wires
+from tests.simulation.wires import Make, Wires
 from tests.simulation.world import World
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
@@ -70,6 +72,24 @@ class _FakeSocket:
         return "10.0.0.1", PORT
 
 
+class _Acceptor:
+    """Takes connections of the wires, as many as come."""
+
+    def __init__(self, _bound: object, _is_hasty: object, make: Make) -> None:
+        self._make = make
+        self._loop = cast("WorldLoop", asyncio.get_running_loop())
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        assert self._loop.wires is not None
+        self._loop.wires.listen(self._loop, self._make)
+
+    async def close(self) -> None:
+        """Take no more."""
+        assert self._loop.wires is not None
+        self._loop.wires.close(self._loop)
+
+
 async def _bound_sockets(_host: str, _port: int) -> list[_FakeSocket]:
     return [_FakeSocket()]
 
@@ -91,5 +111,6 @@ def in_world(world: World, links: WorldLinks) -> Iterator[None]:
         for (module, name), seconds in _SECONDS.items():
             stack.enter_context(mock.patch.object(module, name, seconds))
         stack.enter_context(mock.patch.object(ha_master, "bound_sockets", _bound_sockets))
+        stack.enter_context(mock.patch.object(ha_master, "Acceptor", _Acceptor))
         stack.enter_context(mock.patch.object(replication, "Links", links_of))
         yield

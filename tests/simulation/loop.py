@@ -43,7 +43,7 @@ class WorldLoop:
     def __init__(self, world: World, guard: Guard, wires: Wires | None = None) -> None:
         self._world = world
         self.guard = guard
-        self._wires = wires
+        self.wires = wires
         self._woken_ms = 0.0
         self._works: list[Coroutine[Any, Any, Any]] = []
 
@@ -99,14 +99,11 @@ class WorldLoop:
         return asyncio.Task(work, loop=self.loop, name=name)
 
     async def create_connection(
-        self, make: Make, _host: str, _port: int
+        self, make: Make, _host: str, _port: int, **options: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        assert self._wires is not None
-        return await self._wires.connect(self, make)
-
-    async def create_server(self, make: Make, *, sock: Any, start_serving: bool) -> Any:
-        assert self._wires is not None
-        return self._wires.listen(self, make)
+        assert not options.get("ssl")
+        assert self.wires is not None
+        return await self.wires.connect(self, make)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Leave the event in the world's heap; it does nothing."""

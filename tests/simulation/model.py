@@ -379,9 +379,7 @@ class Model:
 
     def shown(self, topic: str, queue_id: int, visible: int) -> list[Entry]:
         """Return the messages of a queue that show when so many entries of the log do."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None:
-            return []
+        queue = self.queues.get((topic, queue_id)) or Queue()
         if visible < self.visible:
             return queue.entries[
                 : bisect_left(queue.entries, visible, key=lambda entry: entry.number)

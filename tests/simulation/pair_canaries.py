@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reliable_mq.broker_core.answers import Answers
+from reliable_mq.broker_core.master_tables import MasterTables
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.runtime import replication
 from reliable_mq.wire.codes import RequestCode
@@ -28,11 +29,11 @@ def _report_what_is_received(_kept: _Original) -> Any:
 
 
 def _take_no_offsets(original: _Original) -> _Original:
-    def take_table(state: Any, code: int, body: bytes, now_ms: int) -> None:
+    def take(tables: MasterTables, takes: Any, code: int, body: bytes, now_ms: int) -> None:
         if code != RequestCode.GET_ALL_CONSUMER_OFFSET:
-            original(state, code, body, now_ms)
+            original(tables, takes, code, body, now_ms)
 
-    return take_table
+    return take
 
 
 PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
@@ -51,7 +52,7 @@ PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]
         "kept",
         _report_what_is_received,
     ),
-    "offsets not taken over": (replication, "take_table", _take_no_offsets),
+    "offsets not taken over": (MasterTables, "_take", _take_no_offsets),
 }
 
 _PAIR = {

@@ -18,6 +18,7 @@ from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_settings import TlsSettings
 
 PORT = 10912
+ALL = "10.0.0.0/8"  # the addresses of the world
 
 
 class Role(NamedTuple):

@@ -141,40 +141,24 @@ class End(asyncio.Transport):
         world.later(world.around(_LATE_MS), lambda: other.end(error))
 
 
-class _Server:
-    """What listens at a port of a machine."""
-
-    def __init__(self, wires: "Wires", loop: "WorldLoop", make: Make) -> None:
-        self._wires = wires
-        self.loop = loop
-        self.make = make
-
-    async def start_serving(self) -> None:
-        """Accept connections."""
-        self._wires.server = self
-
-    def close(self) -> None:
-        """Accept no more."""
-        if self._wires.server is self:
-            self._wires.server = None
-
-    async def wait_closed(self) -> None:
-        """Return at once."""
-
-
 class Wires:
     """All connections to the one port at which a machine listens for others."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.server: _Server | None = None
+        self.server: tuple[WorldLoop, Make] | None = None  # what listens
         self.are_parted = False
         self._ends: dict[End, None] = {}
         self._count = 0
 
-    def listen(self, loop: "WorldLoop", make: Make) -> _Server:
-        """Return what will listen."""
-        return _Server(self, loop, make)
+    def listen(self, loop: "WorldLoop", make: Make) -> None:
+        """Take the connections that others open."""
+        self.server = (loop, make)
+
+    def close(self, loop: "WorldLoop") -> None:
+        """Take no more."""
+        if self.server is not None and self.server[0] is loop:
+            self.server = None
 
     async def connect(
         self, loop: "WorldLoop", make: Make
@@ -196,17 +180,17 @@ class Wires:
         return end, end.protocol
 
     def _open(self, loop: "WorldLoop", make: Make, done: "asyncio.Future[End]") -> None:
-        server = self.server
-        if server is None:
+        if self.server is None:
             done.set_exception(ConnectionRefusedError("nobody listens there"))
             return
         self._count += 1
-        near, far = (End(self, each, self._count) for each in (loop, server.loop))
+        far_loop, far_make = self.server
+        near, far = (End(self, each, self._count) for each in (loop, far_loop))
         near.other, far.other = far, near
-        for end, maker in ((near, make), (far, server.make)):
+        for end, maker in ((near, make), (far, far_make)):
             self._ends[end] = None
             end.set_protocol(maker())
-        server.loop.guard(lambda: far.protocol.connection_made(far))
+        far_loop.guard(lambda: far.protocol.connection_made(far))
         near.protocol.connection_made(near)
         done.set_result(near)
 
@@ -222,7 +206,6 @@ class Wires:
 
     def tear(self, loop: "WorldLoop") -> None:
         """End the connections of a machine that has died, or stopped."""
-        if self.server is not None and self.server.loop is loop:
-            self.server = None
+        self.close(loop)
         for end in [end for end in self._ends if end.loop is loop]:
             end.tear()

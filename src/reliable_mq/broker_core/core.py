@@ -178,7 +178,8 @@ class BrokerCore:
             self._end_commits_at_slave()
         state.offsets.settle(state.store)
         state.settled(0, None, now_ms)
-        state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
+        if not config.is_slave:  # it would store an op record that its master has not sent yet
+            state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
