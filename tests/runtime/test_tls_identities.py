@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.runtime.echo_server import is_served, run, serving
@@ -104,12 +105,13 @@ def test_a_client_leaves_a_server_whose_certificate_is_wrong(
     made: Certificates, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """A clock of the client that is behind is as a certificate whose time has not come."""
-    cert = {
+    kinds: dict[str, Callable[[str], str]] = {
         "expired": made.expired,
         "not valid yet": made.later,
         "of another host": lambda name: made.issue(name, "other"),
         "of an unknown authority": lambda _name: foreign(made),
-    }[kind]("bad")
+    }
+    cert = kinds[kind]("bad")
     is_of_dates = kind in ("expired", "not valid yet")
 
     async def test() -> None:

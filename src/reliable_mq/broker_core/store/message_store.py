@@ -378,15 +378,14 @@ class MessageStore:
     def close(self) -> None:
         """Write a checkpoint, remove the mark of use, and close the files.
 
-        Without room for the checkpoint, or with very many new queues, the mark stays, and the next
-        start assumes a crash: it reads the log behind the checkpoint before.
+        Without room for it, or with very many new queues, the next start assumes a crash.
         """
         if self.index:
             self.index.close()
-        if self.upkeep.unwritten <= _WRITTEN_AT_CLOSE:
-            self.checkpoint()
+        if (count := self.upkeep.unwritten) > _WRITTEN_AT_CLOSE:
+            broker_events.QUEUES_LEFT_UNWRITTEN.log(log, count=count)
         else:
-            broker_events.QUEUES_LEFT_UNWRITTEN.log(log, count=self.upkeep.unwritten)
+            self.checkpoint()
         if self.is_start_noted and self._noted.log_end == self._dispatched.end:
             self._disk.remove(ABORT_PATH)
         for queue in self.queues.values():
