@@ -108,9 +108,9 @@ class Pair:
         with Client(self.names) as client:
             told = CheckFindings("replicas")
             replicas(context(cluster=client.cluster_facts()), told)
-        stores = [str(self._folder / name / "store") for name in ("master", "slave")]
+        stores = str(self._folder / "master" / "store"), str(self._folder / "slave" / "store")
         until(lambda: read_layout(stores[0]).sure_end == log_end(self.master.address))
-        compared = compare_with_slave("pair", *stores, NEVER, 100)
+        compared = compare_with_slave("pair", *stores, young_since=NEVER, rows_max=100)
         return Examined({each: self.run(each) for each in COMMANDS}, told.findings, compared)
 
     def run(self, command: str) -> list[str]:
