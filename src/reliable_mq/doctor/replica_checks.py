@@ -169,7 +169,9 @@ def _tables(who: str, slave: BrokerFacts, report: CheckFindings) -> None:
             f"{who} has not taken over the topics, groups and offsets of its master for {age} s"
             + (f": {failure}" if failure else ""),
             "with access control: innerClientAuthenticationCredentials of a user who may Get the "
-            "cluster",
+            "cluster"
+            if failure
+            else "wait while it copies the log, they come behind it; else look at its log",
         )
 
 

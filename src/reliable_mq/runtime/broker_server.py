@@ -164,9 +164,9 @@ class BrokerServer:
         )
         self._core.open(now_ms())
         state = self._core.state
-        if self._name_server is not None:
-            self._name_server.guard = state.guard
-        state.has_name_server = self._name_server is not None
+        if (own := self._name_server) is not None:
+            own.guard = state.guard
+        state.has_name_server = own is not None
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
@@ -182,7 +182,6 @@ class BrokerServer:
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
-        own = self._name_server
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),

@@ -82,6 +82,7 @@ class Replication:
         self.is_on = False  # whether `stored` has somebody to tell
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
+        self._copy: _CoreAsSlaveStore | None = None  # of a slave
         self._lag = SlaveLag()
         self._links: Links | None = None
 
@@ -156,9 +157,9 @@ class Replication:
             tls=self._tls,
         )
         tables = _TableFollower(core, links, registrar)
-        store = _CoreAsSlaveStore(core, writer, self._run_turn)
+        self._copy = _CoreAsSlaveStore(core, writer, self._run_turn)
         slave = self._slave = HaSlave(
-            store,
+            self._copy,
             lambda: self._config.ha_master or registrar.master_ha,
             tables.log_start,
             self._tls if self._config.ha_tls else None,
@@ -189,8 +190,8 @@ class Replication:
         """Yield the figures for metrics; none without slaves and without a master."""
         state, config = core.state, self._config
         log_ = state.store.log
-        if self._slave is not None:
-            stored = log_.durable if state.is_sync_flush else log_.written
+        if self._slave is not None and self._copy is not None:
+            stored = self._copy.kept
             age = state.master_tables.age_seconds(now_ms, state.started_ms)
             yield from figures_of_slave(self._slave.master, self._lag, stored, age, now_ms)
         if self.master is not None:
@@ -289,8 +290,8 @@ class _TableFollower:
                 self._address = address
             if address:
                 try:
-                    await self._take(address)
-                    known.taken(now_ms())
+                    if await self._take(address):
+                        known.taken(now_ms())
                     self.master.end = max(self.master.end, self._tables.log_end)
                 except _FAULTS as error:
                     known.failure = str(error)
@@ -298,18 +299,22 @@ class _TableFollower:
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
-    async def _take(self, address: str) -> None:
-        """Take the tables over, and then tell what consumers have committed here."""
+    async def _take(self, address: str) -> bool:
+        """Take the tables over, and then tell what consumers have committed here.
+
+        Return whether they are taken over: not yet, while the log is not as far as they are.
+        """
         tables = self._tables
         for asked in tables.begin():
             tables.answered(asked.code, await self._call(address, asked), now_ms())
         until = time.monotonic() + TABLES_SECONDS
         while not tables.settle(now_ms()):
             if time.monotonic() > until:  # a copy of much may take hours
-                return
+                return False
             await asyncio.sleep(_CUT_SECONDS)
         for place, offset, command in tables.commits():
             tables.committed(place, offset, await self._call(address, command))
+        return True
 
     async def _call(self, address: str, asked: Command) -> Command:
         return await self._links.call(address, asked, _TIMEOUT)
