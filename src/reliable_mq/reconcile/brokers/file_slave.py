@@ -5,11 +5,13 @@ that the slave lacks, those that differ, and those that only the slave has. It o
 reading only and takes no lock.
 
 The log of a slave has the bytes of its master's at the same offsets. So bytes are compared, and
-only a part that differs is read as records. The master's files are listed before the slave's: what
-is in both lists, the slave had time to copy. A record that is younger than the grace is on its way.
+only a part that differs is read as records. Equal bytes cost a read of both files.
+
+The master's files are listed before the slave's: what is in both lists, the slave had time to copy.
+A record that is younger than the grace is on its way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reliable_mq.reconcile.brokers.file_queues import is_offset_name
 from reliable_mq.reconcile.brokers.file_store import (
@@ -40,7 +43,9 @@ COLUMNS = (
     *("queue_topic", "queue_id", "queue_offset", "store_time"),
 )
 _SCHEMA = columns_of(COLUMNS, LOG_SCHEMA)
+_TIME = _SCHEMA.field("store_time").type
 _RANGES_MAX = 100
+_CHUNK_SIZE = 8 * 1024 * 1024
 
 
 class LogRange(NamedTuple):
@@ -77,20 +82,27 @@ class SlaveComparison:
     ranges: list[LogRange] = field(default_factory=list)
     rows: list[tuple[object, ...]] = field(default_factory=list)
 
-    def add(self, kind: str, row: dict[str, object], rows_max: int) -> None:
-        """Add a record; at most `rows_max` are listed."""
-        at, size = int(str(row["commit_log_offset"])), int(str(row["size"]))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.sizes[kind] = self.sizes.get(kind, 0) + size
-        if kind == ON_ITS_WAY:
-            return
+    def add(self, kinds: Sequence[str], batch: pa.RecordBatch, rows_max: int) -> None:
+        """Add the records of a batch, each with its kind; at most `rows_max` are listed."""
+        begins, sizes = (batch.column(name).to_pylist() for name in COLUMNS[:2])
+        for kind, begin, size in zip(kinds, begins, sizes, strict=True):
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            self.sizes[kind] = self.sizes.get(kind, 0) + size
+            if kind != ON_ITS_WAY:
+                self._add_to_ranges(kind, begin, begin + size)
+        for place, kind in enumerate(kinds):
+            if len(self.rows) >= rows_max:
+                break
+            if kind != ON_ITS_WAY:
+                (row,) = batch.slice(place, 1).to_pylist()
+                self.rows.append((kind, *row.values()))
+
+    def _add_to_ranges(self, kind: str, begin: int, end: int) -> None:
         last = self.ranges[-1] if self.ranges else None
-        if last is not None and (last.kind, last.end) == (kind, at):
-            self.ranges[-1] = last._replace(end=at + size, records=last.records + 1)
+        if last is not None and (last.kind, last.end) == (kind, begin):
+            self.ranges[-1] = LogRange(kind, last.begin, end, last.records + 1)
         elif len(self.ranges) < _RANGES_MAX:
-            self.ranges.append(LogRange(kind, at, at + size, 1))
-        if len(self.rows) < rows_max:
-            self.rows.append((kind, *(row[name] for name in COLUMNS)))
+            self.ranges.append(LogRange(kind, begin, end, 1))
 
     def flaw(self) -> str | None:
         """Return what is wrong with the slave as one clause; None: it has the log."""
@@ -151,33 +163,56 @@ def compare_with_slave(
         *(broker, slave), (masters.log_begin, masters.sure_end), (copy.begin, slaves.sure_end)
     )
     for each in cut_to_range(masters.partitions, masters.log_begin, masters.sure_end):
-        for row in _differing(each, copy):
-            kind = DIFFERS if copy.has_bytes(row) else LACKS
-            if _is_since(row["store_time"], young_since):  # perhaps written at this moment
-                kind = ON_ITS_WAY
-            found.add(kind, row, rows_max)
+        for batch in _differing(each, copy):
+            found.add(list(_kinds(batch, copy, young_since)), batch, rows_max)
     # After a crash, its queues may list less than it has.
     found.slave_log = (copy.begin, max(slaves.sure_end, copy.same_end))
     original = _Segments(master)  # read again: it may have gone on
     surplus = (max(masters.sure_end, slaves.log_begin), slaves.sure_end)
     for each in cut_to_range(slaves.partitions, *surplus):
-        for row in _differing(each, original):
-            found.add(SURPLUS, row, rows_max)
+        for batch in _differing(each, original):
+            found.add([SURPLUS] * batch.num_rows, batch, rows_max)
     return found
 
 
-def _is_since(store_time: object, moment: datetime) -> bool:
-    return isinstance(store_time, datetime) and store_time >= moment
+def _kinds(batch: pa.RecordBatch, copy: "_Segments", young_since: datetime) -> Iterator[str]:
+    """Yield the kind of each record of the master that a slave does not have as it is."""
+    is_young = pc.greater_equal(batch.column("store_time"), pa.scalar(young_since, _TIME))
+    places = (batch.column(name).to_pylist() for name in COLUMNS[:2])
+    for young, begin, size in zip(is_young.to_pylist(), *places, strict=True):
+        if young:  # perhaps written at this moment
+            yield ON_ITS_WAY
+        else:
+            yield LACKS if copy.read(begin, size) == bytes(size) else DIFFERS
 
 
-def _differing(partition: LogPartition, other: "_Segments") -> Iterator[dict[str, object]]:
+def _differing(partition: LogPartition, other: "_Segments") -> Iterator[pa.RecordBatch]:
     """Yield the records of a partition that the other log does not have at their offsets.
 
     A damaged part of the partition is left out: the run tells of it.
     """
+    if _is_same(partition, other):
+        return
     read = partial(_differing_batch, other=other, partition=partition)
     for batch in read_through(partition, _SCHEMA, read):
-        yield from (row for row in batch.to_pylist() if row["role"] != DAMAGED)
+        found = batch.filter(pc.not_equal(batch.column("role"), DAMAGED))
+        if found.num_rows:
+            yield found
+
+
+def _is_same(partition: LogPartition, other: "_Segments") -> bool:
+    """Return whether the other log has all bytes of a partition; this is fast."""
+    if not partition.path:
+        return False
+    with suppress(FileNotFoundError), Path(partition.path).open("rb") as file:
+        file.seek(partition.start - partition.segment)
+        for at in range(partition.start, partition.stop, _CHUNK_SIZE):
+            chunk = file.read(min(_CHUNK_SIZE, partition.stop - at))
+            if other.read(at, len(chunk)) != chunk:
+                return False
+        other.same_end = max(other.same_end, partition.stop)
+        return True
+    return False
 
 
 def _differing_batch(
@@ -226,10 +261,6 @@ class _Segments:
                 parts.append(_read_at(path, at - begin, stop - at))
                 at = stop
         return b"".join(parts) + bytes(end - at)
-
-    def has_bytes(self, row: dict[str, object]) -> bool:
-        """Return whether anything is written where a record should be."""
-        return any(self.read(int(str(row["commit_log_offset"])), int(str(row["size"]))))
 
 
 def _read_at(path: Path, at: int, size: int) -> bytes:
