@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
 from tests.access.access_world import ON, ROOT, SECRET
 from tests.doctor.test_doctor import context
 from tests.doctor.worlds import PATIENT, World, running_broker
@@ -76,6 +77,12 @@ FAULTS: list[tuple[BrokerFacts | None, list[BrokerFacts], str, Level]] = [
     (changed(MASTER, **ALONE), [], "needs 1 slave(s) that keep up, and has 0", Level.ERROR),
     (changed(MASTER, **ALONE), [SLAVE], "needs 1 slave(s) that keep up, and has 0", Level.ERROR),
     (changed(MASTER, config=ASYNC, **ALONE), [SLAVE], "1 of 1 slave(s) of broker b", Level.ERROR),
+    (
+        changed(MASTER, config={**ASYNC, "ownNameServer": "false"}, **ALONE),
+        [],
+        "is there for slaves (haListenPort=10912), and none is connected",
+        Level.WARNING,
+    ),
     (changed(MASTER, config={"inSyncReplicas": "1"}), [SLAVE], "waits for no slave", Level.WARNING),
     (
         changed(MASTER, config=ASYNC, replication=FAR),
@@ -209,6 +216,20 @@ def test_a_real_pair_is_examined(database_url: str, tmp_path: Path) -> None:
             ((_, text),) = levels(world)
             assert "(SYNC_MASTER): 1 connected, lacking 0 bytes" in text
         until(lambda: "and has 0" in levels(world)[0][1])
+
+
+def test_a_slave_that_was_killed_is_missed(database_url: str, tmp_path: Path) -> None:
+    """The name server forgets it at once; that its master takes slaves is enough."""
+    with (
+        running_name_server() as names,
+        running_broker(tmp_path / "master", names, brokerRole="ASYNC_MASTER"),
+        closing(World(database_url, broker=names, **PATIENT)) as world,
+    ):
+        slave = ReliableMQBroker(tmp_path / "slave", settings=SLAVES, name_servers=names)
+        with slave:
+            until(lambda: [level for level, _ in levels(world)] == [Level.OK])
+            slave.kill()
+            until(lambda: "none is connected" in levels(world)[0][1])
 
 
 def test_a_slave_that_may_not_read_the_tables_is_found(database_url: str, tmp_path: Path) -> None:

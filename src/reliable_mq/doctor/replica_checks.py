@@ -12,6 +12,7 @@ from reliable_mq.doctor.finding import CheckFindings
 
 _SYNC_MASTER, _SLAVE = "SYNC_MASTER", "SLAVE"
 _STALE_TABLES_SECONDS = 60
+_OWN_NAME_SERVER = "ownNameServer"  # only brokers of ours say it
 _SEGMENT_SIZE = "mappedFileSizeCommitLog"
 
 
@@ -86,6 +87,12 @@ def _master(master: BrokerFacts, slaves: list[BrokerFacts], report: CheckFinding
             "machine loses them",
             "start its slaves, and look at their logs",
         )
+    elif not rows and not slaves and _is_for_slaves(master):
+        report.warn(
+            f"{who} is there for slaves (haListenPort={master.config['haListenPort']}), and none "
+            "is connected: the loss of its machine loses messages",
+            "start its slave; or leave out brokerRole, if it shall have none",
+        )
     elif len(rows) < len(slaves):
         report.error(
             f"{len(slaves) - len(rows)} of {len(slaves)} slave(s) of {who} are not connected to it",
@@ -105,7 +112,7 @@ def _master(master: BrokerFacts, slaves: list[BrokerFacts], report: CheckFinding
                 f"{_number(row, 'diff')} bytes",
                 "look at the disk of the slave, and at the network between both",
             )
-    if slaves and master.config.get("ownNameServer") == "true":
+    if slaves and master.config.get(_OWN_NAME_SERVER) == "true":
         report.warn(
             f"the name server of {who} runs in the same process: when it is away, clients cannot "
             "find its slaves",
@@ -197,6 +204,12 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_for_slaves(master: BrokerFacts) -> bool:
+    """Return whether a broker was started for slaves. Apache's has a port for them in any case."""
+    port = master.config.get("haListenPort", "")
+    return _OWN_NAME_SERVER in master.config and port.isdecimal() and int(port) > 0
 
 
 def _needed(master: BrokerFacts) -> int:
