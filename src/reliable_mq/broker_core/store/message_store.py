@@ -137,8 +137,7 @@ class MessageStore:
             self.appender.lane(topic, queue_id).next = queue.end
         last = plan.last_record
         if last:
-            self.appender.last_time_ms = store_time_ms(last)
-            time_ms = self.appender.last_time_ms
+            time_ms = self.appender.last_time_ms = store_time_ms(last)
             self._dispatched = _Dispatched(last.offset + last.size, last.offset, time_ms)
         else:
             self._dispatched = _Dispatched(self.log.start)
