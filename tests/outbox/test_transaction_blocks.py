@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 from tests.outbox.benches import Bench
 
 from reliable_mq.errors import InvariantBroken, UsageError
@@ -124,3 +126,68 @@ def test_a_session_that_was_given_goes_on_after_the_block(bench: Bench) -> None:
             tx.send("orders", {"id": 3})
         assert not connection.in_transaction()
     assert len(bench.ids()) == 2
+
+
+ENDS: dict[str, Callable[[Session], object]] = {
+    "rollback": lambda session: session.rollback(),
+    "close": lambda session: session.close(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_block_whose_messages_its_session_has_taken_back_does_not_end_as_a_success(
+    bench: Bench, end: str
+) -> None:
+    def scenario() -> None:
+        with bench.transaction() as tx:
+            tx.send("orders", {"id": 1})
+            ENDS[end](tx.session)
+            tx.send("orders", {"id": 2})
+
+    with pytest.raises(UsageError, match=r"has taken back 1 message\(s\) of the block"):
+        scenario()
+    assert bench.ids() == []
+
+
+def test_an_asynchronous_block_whose_messages_are_taken_back_does_not_succeed(
+    bench: Bench,
+) -> None:
+    async def scenario() -> None:
+        async with bench.transaction() as tx:
+            await tx.send("orders", {"id": 1})
+            await tx.session.rollback()
+
+    async def ends() -> None:
+        with pytest.raises(UsageError, match=r"has taken back 1 message\(s\) of the block"):
+            await scenario()
+        await bench.database.close_async()
+
+    asyncio.run(ends())
+    assert bench.ids() == []
+
+
+def test_a_rollback_before_the_first_send_or_before_an_error_is_no_fault(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        tx.session.execute(text("SELECT 1"))
+        tx.session.rollback()
+        tx.send("orders", {"id": 1})
+
+    def fails() -> None:
+        with bench.transaction() as tx:
+            tx.send("orders", {"id": 2})
+            tx.session.rollback()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert len(bench.ids()) == 1
+
+
+def test_a_savepoint_within_a_block_may_take_back_its_messages(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        tx.send("orders", {"id": 1})
+        with suppress(ZeroDivisionError), tx.session.begin_nested():
+            tx.send("orders", {"id": 2})
+            raise ZeroDivisionError
+
+    assert len(bench.ids()) == 1

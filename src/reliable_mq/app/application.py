@@ -12,7 +12,7 @@ from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
-from reliable_mq.app.thread_connections import Connections, OpenLeases
+from reliable_mq.app.thread_connections import CONSUMERS, Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.checked import check_value
@@ -349,8 +349,8 @@ class ReliableMQ:
                 a field of the payload ("order.id"), or a function of it, see `key_reading`.
 
         Raises:
-            UsageError: a parameter cannot be filled, a number or a wait is out of its range, or the
-                group already has a handler.
+            UsageError: a parameter cannot be filled, a number or a wait is out of its range, the
+                group already has a handler, or the consumers of this process were started.
             ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
@@ -364,6 +364,11 @@ class ReliableMQ:
         options |= {"log_receipt": log_receipt, "concurrency": concurrency, "database": database}
 
         def register(function: F) -> F:
+            if self._connections.is_consuming:  # nobody would call it
+                raise UsageError(
+                    f"consumer group {group}: the consumers of {self.name} were started already; "
+                    "import the module of this handler before mq.start() or mq.run()"
+                )
             self._declared.consumer(function, group=group, idempotent_by=idempotent_by, **options)
             return function
 
@@ -779,7 +784,7 @@ class ReliableMQ:
         self.databases.check_tables()
         self._half_messages.join()
         self._share_relays()
-        self._connections.start_worker("consumers", self._declared.consumers, self.databases)
+        self._connections.start_worker(CONSUMERS, self._declared.consumers, self.databases)
         self._say_when_ready()
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)

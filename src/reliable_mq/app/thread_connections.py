@@ -52,6 +52,10 @@ OpenLeases = Callable[[], LeaseStore | None]
 LOOP_ANSWER_SECONDS = 5.0
 
 
+CONSUMERS = "consumers"
+"""The duty of a worker with the application's own consumers."""
+
+
 class Connections:
     """The connections of one application in one process.
 
@@ -350,8 +354,8 @@ class Connections:
 
     @property
     def is_consuming(self) -> bool:
-        """Whether consumers were started in this process."""
-        return bool(self._workers)
+        """Whether the application's consumers were started in this process."""
+        return CONSUMERS in self._workers
 
     def start_scheduler(self, run: Callable[[threading.Event], None]) -> None:
         """Run the resend scheduler in a thread of this process; a second call does nothing."""

@@ -20,7 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
-from reliable_mq.database.sql_transactions import Handover, remember_stubs, watch
+from reliable_mq.database.sql_transactions import (
+    Handover,
+    count_lost,
+    lost_of,
+    remember_stubs,
+    watch,
+)
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
@@ -292,6 +298,7 @@ class TransactionScope:
             source.begin()
         if given is None and isinstance(source, Session):
             source.commit = _refuse_commit  # type: ignore[method-assign]
+            count_lost(source)
         self._block = block = Transaction(self._outbox, source)
         if block._call is not None:
             self._note_in_call(block, source)
@@ -316,8 +323,10 @@ class TransactionScope:
             return
         source = block._source
         vars(source).pop("commit", None)  # that of `_refuse_commit`
+        lost = lost_of(source) if isinstance(source, Session) else 0
         try:
             if error is None:
+                _check_kept(lost)
                 source.commit()
             else:
                 source.rollback()
@@ -340,6 +349,7 @@ class TransactionScope:
         if isinstance(source, AsyncSession):
             if given is None:
                 source.sync_session.commit = _refuse_commit  # type: ignore[method-assign]
+                count_lost(source.sync_session)
             block = AsyncTransaction(self._outbox, session=source, connection=None)
         else:
             block = AsyncTransaction(self._outbox, session=None, connection=source)
@@ -362,11 +372,14 @@ class TransactionScope:
             if error is None:
                 block.check_sent()
             return
+        lost = 0
         if isinstance(source, AsyncSession):
             vars(source.sync_session).pop("commit", None)  # that of `_refuse_commit`
+            lost = lost_of(source.sync_session)
         try:
             if error is None:
                 block.check_sent()
+                _check_kept(lost)
                 await source.commit()
             else:
                 await source.rollback()
@@ -404,6 +417,20 @@ def _refuse_commit() -> None:
         "tx.session.commit() within mq.transaction(): the block commits rows and messages together"
         " at its end; leave the call out, or pass a session of your own"
     )
+
+
+def _check_kept(lost: int) -> None:
+    """Refuse the success of a block whose session has rolled back messages.
+
+    Raises:
+        UsageError: there are such messages.
+    """
+    if lost:
+        raise UsageError(
+            f"tx.session.rollback() within mq.transaction() has taken back {lost} message(s) of "
+            "the block, and nothing of it is committed: raise an exception instead, or undo a "
+            "part with `with tx.session.begin_nested():`"
+        )
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
