@@ -127,7 +127,7 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
     """
     for log in logging.Logger.manager.loggerDict.values():
         if isinstance(log, logging.Logger):
-            log.filters = [LineLimit() if isinstance(f, LineLimit) else f for f in log.filters]
+            log.filters = [f.renewed() if isinstance(f, LineLimit) else f for f in log.filters]
     earlier = set(threading.enumerate()) - {threading.current_thread()}
 
     def is_of_this_test(_record: logging.LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """A log for modules whose lines peers can cause: lines are escaped, cut and limited. Pure."""
 
 import logging
+from collections.abc import Callable
 
 from reliable_mq.plain_text import printable, printable_lines
 
@@ -34,19 +35,32 @@ class LineLimit(logging.Filter):
 
     Args:
         lines_max: how many lines of a text pass in a minute.
+        apart: gives what is counted separately. Default: the text. Beyond `TEXTS_MAX` of them,
+            `LINES_A_MINUTE` lines pass in a minute.
     """
 
-    def __init__(self, lines_max: int = LINES_A_MINUTE) -> None:
+    def __init__(
+        self,
+        lines_max: int = LINES_A_MINUTE,
+        apart: Callable[[logging.LogRecord], str] | None = None,
+    ) -> None:
         super().__init__()
         self._lines_max = lines_max
+        self._apart = apart
         self._counts: dict[str, _Count] = {}
+
+    def renewed(self) -> "LineLimit":
+        """Return a limit like this one that has counted nothing."""
+        return LineLimit(self._lines_max, self._apart)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line passes; make its text harmless."""
-        count = self._count_of(record.msg)
+        count = self._count_of(record)
+        is_shared = self._apart is not None and count is self._counts.get("")
+        lines_max = LINES_A_MINUTE if is_shared else self._lines_max
         if not count.began <= record.created < count.began + _SECONDS:
             count.began, count.passed = record.created, 0
-        if count.passed >= self._lines_max and record.levelno < logging.CRITICAL:
+        if count.passed >= lines_max and record.levelno < logging.CRITICAL:
             count.left_out += 1
             return False
         count.passed += 1
@@ -62,13 +76,25 @@ class LineLimit(logging.Filter):
             record.exc_text = printable_lines(traceback, LINE_LENGTH_MAX)
         return True
 
-    def _count_of(self, text: object) -> _Count:
-        key = text if isinstance(text, str) else ""
+    def _count_of(self, record: logging.LogRecord) -> _Count:
+        key = record.msg if self._apart is None else self._apart(record)
+        if not isinstance(key, str):
+            key = ""
         count = self._counts.get(key)
         if count is None:
+            if self._apart is not None and len(self._counts) >= TEXTS_MAX:
+                self._forget(record.created)
             key = key if len(self._counts) < TEXTS_MAX else ""
             count = self._counts.setdefault(key, _Count())
         return count
+
+    def _forget(self, now: float) -> None:
+        """Forget counts whose minute is over: peers choose what is counted apart."""
+        self._counts = {
+            key: each
+            for key, each in self._counts.items()
+            if each.began <= now < each.began + _SECONDS
+        }
 
 
 def _said(record: logging.LogRecord) -> str:
@@ -86,3 +112,19 @@ def limited_log(module: str) -> logging.Logger:
     log = logging.getLogger(module)
     log.addFilter(LineLimit())
     return log
+
+
+def refusal_log(module: str) -> logging.Logger:
+    """Return the logger of a module that logs refusals: each address and reason once a minute.
+
+    A worker with a wrong secret asks again several times a second, with each kind of request.
+    """
+    log = logging.getLogger(module)
+    log.addFilter(LineLimit(1, _refusal))
+    return log
+
+
+def _refusal(record: logging.LogRecord) -> str:
+    facts = record.args if isinstance(record.args, dict) else {}
+    host = str(facts.get("client", "")).rpartition(":")[0]
+    return f"{host} {facts.get('reason', '')}"

@@ -1,5 +1,7 @@
 """A broker with access control: who may do what."""
 
+import logging
+
 import pytest
 from tests.access.access_world import ROOT, SECRET, AccessWorld, is_let_in, secret_of
 from tests.broker_core.broker_world import (
@@ -13,6 +15,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core.requests.handlers import HANDLERS
+from reliable_mq.line_limit import LINES_A_MINUTE, TEXTS_MAX, LineLimit
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import decode_request, encode_command, request
@@ -48,6 +51,28 @@ def test_the_refusals_of_authentication_are_apaches(world: AccessWorld) -> None:
     world.change_user("joe", userStatus="disable")
     assert remark("joe") == "User:joe is disabled."
     assert remark("joe", "another secret") == "User:joe is disabled."
+
+
+def test_an_address_with_a_wrong_secret_is_told_once_a_minute_and_hides_no_other_refusal(
+    world: AccessWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="reliable_mq"):
+        for code in (SEND, Ask.HEART_BEAT, Ask.PULL_MESSAGE) * 30:
+            world.ask_as(ROOT, code, send_header(), b"x", secret="another secret")
+        world.ask_as("joe", SEND, send_header(), b"x")
+
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, told
+    assert told[0].endswith("is refused: check signature failed.")
+    assert "User:joe has no permission" in told[1]
+
+
+def test_refusals_of_many_addresses_are_counted_together_and_do_not_fill_the_memory() -> None:
+    limit = LineLimit(1, lambda record: str(record.args))
+    lines = [logging.makeLogRecord({"msg": "%s", "args": (number,)}) for number in range(1_000)]
+
+    assert sum(limit.filter(line) for line in lines) <= TEXTS_MAX + LINES_A_MINUTE
+    assert len(limit._counts) <= TEXTS_MAX + 1
 
 
 def test_a_changed_field_body_or_order_breaks_the_signature(world: AccessWorld) -> None:

@@ -18,7 +18,7 @@ from reliable_mq.access.users import NOBODY, AccessRefused, User
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.requests.audited import HIDDEN, SECRET_NAME
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.line_limit import limited_log
+from reliable_mq.line_limit import refusal_log
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.name_server.settings_table import ORDER_TOPICS
 from reliable_mq.plain_text import cut
@@ -29,7 +29,7 @@ from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.peer_texts import read_properties
 from reliable_mq.wire.request_signature import ACCESS_KEY
 
-log = limited_log(__name__)
+log = refusal_log(__name__)
 
 _REASON_SHOWN_MAX = 300
 _NAMES_MAX = 20  # settings of one line

@@ -11,13 +11,13 @@ from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.requests.handlers import HANDLERS, Handler, not_supported
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.line_limit import limited_log
+from reliable_mq.line_limit import refusal_log
 from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
-log = limited_log(__name__)
+log = refusal_log(__name__)
 
 _REASON_SHOWN_MAX = 300  # characters; a peer chooses the names in it
 
