@@ -112,6 +112,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("pause orders TABLES --for soon", BAD_USAGE, "--for takes a duration like"),
     ("migrate TABLES --sql --json", BAD_USAGE, "--sql cannot be used with --check or --json"),
     ("migrate TABLES --from-revision 0001", BAD_USAGE, "--from-revision needs --sql"),
+    ("migrate TABLES --sql --from-revision 9999", BAD_USAGE, "there is no revision '9999'; this"),
+    ("migrate TABLES --sql --from-revision head", BAD_USAGE, "there is no revision 'head'; this"),
     ("resend TABLES --json", BAD_USAGE, "--json needs --once"),
     ("doctor TABLES --key 4711", BAD_USAGE, "no ledger knows a message with the id or key 4711"),
     # Redis, the broker, the cluster

@@ -221,7 +221,7 @@ class DevRun:
         self._log.write_line("dev", f"for another terminal: . {shlex.quote(str(path))}")
 
     def _ours(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "reliable_mq.cli.main", *words]
+        return [sys.executable, "-m", "reliable_mq.cli.entry", *words]
 
     def _process(self, name: str, words: Sequence[str]) -> DevProcess:
         try:

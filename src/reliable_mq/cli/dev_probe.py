@@ -8,6 +8,7 @@ import sys
 import msgspec
 
 from reliable_mq.cli.database_options import loaded
+from reliable_mq.cli.entry import INTERRUPTED
 from reliable_mq.cli.main import run_plainly
 from reliable_mq.cli.saying import say_raw
 from reliable_mq.decodable import decodable
@@ -51,4 +52,7 @@ def _print_needs() -> None:
 
 
 if __name__ == "__main__":
-    run_plainly(_print_needs)
+    try:
+        run_plainly(_print_needs)
+    except KeyboardInterrupt:  # of the terminal, which ends `dev`, too
+        sys.exit(INTERRUPTED)

@@ -107,7 +107,7 @@ class DevServers:
     def _start_broker(self) -> None:
         store = self.folder / "broker"
         words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
-        command = [sys.executable, "-m", "reliable_mq.cli.main", *words]
+        command = [sys.executable, "-m", "reliable_mq.cli.entry", *words]
         around = without_credentials(os.environ)
         self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(

@@ -166,8 +166,15 @@ def _show_warning(
         usual(message, category, *place, **more)
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, and exit with its code."""
+def run(
+    arguments: Sequence[str] | None = None, *, imported: Callable[[], object] = lambda: None
+) -> None:
+    """Run the command line, and exit with its code.
+
+    Args:
+        arguments: the words after `reliable-mq`. None: those of this process.
+        imported: called when the verb is imported, before it runs.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     to_complete = os.environ.get(_COMPLETED_WORDS) or os.environ.get("COMP_WORDS", "")
     if _COMPLETION in os.environ:  # the shell asks for words: those so far name the verb
@@ -179,19 +186,25 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
     undo = hush_outages()
     try:
-        code = run_plainly(
-            lambda: build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)
-        )
+        code = run_plainly(lambda: _called(words, imported))
     finally:
         undo()
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
+
+
+def _called(words: list[str], imported: Callable[[], object]) -> object:
+    app = build_app(words)
+    imported()
+    return app(args=words, prog_name="reliable-mq", standalone_mode=False)
 
 
 def run_plainly(call: Callable[[], object]) -> object:
     """Return the result of a call; after an error that is not a bug, print a line, and exit."""
     try:
         return call()
-    except typer.Abort:
+    except typer.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, not at a prompt
+            raise error.__cause__ from None
         print("Aborted!", file=sys.stderr)
         sys.exit(FAILED)
     except Exception as error:

@@ -62,7 +62,7 @@ def command(
     mq = loaded(application)
     log_options.write_log(log_format or mq.settings.log_format, log_level or mq.settings.log_level)
     if processes > 1:
-        words = [sys.executable, "-m", "reliable_mq.cli.main", "run", application]
+        words = [sys.executable, "-m", "reliable_mq.cli.entry", "run", application]
         words += ["--log-format", log_format] if log_format else []
         words += ["--log-level", log_level] if log_level else []
         _run_workers(mq, words, processes, (metrics_host, metrics_port))

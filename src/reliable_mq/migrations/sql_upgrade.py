@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, MetaData, inspect
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_schema import REVISION, differences, lock_tables, revision_of
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, UsageError
 
 __all__ = ["migrate", "migrate_all", "pending", "script_text", "upgrade"]
 
@@ -51,8 +51,12 @@ def pending(connection: Connection, prefix: str) -> list[str]:
     A database at a revision of a newer release lacks none.
     """
     there = revision_of(connection, prefix) or ""
+    return [each for each in _revisions(prefix) if each > there]
+
+
+def _revisions(prefix: str) -> list[str]:
     revisions = ScriptDirectory.from_config(_config(prefix=prefix)).walk_revisions()
-    return sorted(each.revision for each in revisions if each.revision > there)
+    return sorted(each.revision for each in revisions)
 
 
 def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
@@ -117,7 +121,12 @@ def script_text(dialect: str, prefix: str, since: str | None = None) -> str:
         dialect: sqlite, postgresql, mysql or mariadb. The last two differ in the collation.
         prefix: the prefix of the table names.
         since: the revision of the database. None: it has no tables.
+
+    Raises:
+        UsageError: there is no revision `since`.
     """
+    if since is not None and since not in (known := _revisions(prefix)):
+        raise UsageError(f"there is no revision {since!r}; this release has {', '.join(known)}")
     printed = io.StringIO()
     config = _config(printed, prefix=prefix, dialect=dialect)
     with _one_thread, _within_another_run():
