@@ -109,6 +109,21 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
 
+    @property
+    def lacks_slaves(self) -> bool:
+        """Whether the master has stored and delivers the message, and too few slaves have it."""
+        return self in {SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.FLUSH_SLAVE_TIMEOUT}
+
+    @property
+    def doubt(self) -> str:
+        """What may still be lost, and what to do about it."""
+        if self.lacks_slaves:
+            return (
+                "the master has stored it, and too few slaves have; start its slaves, see "
+                "reliable-mq doctor"
+            )
+        return "what the broker stored may not survive a crash"
+
 
 class Decision(Enum):
     """The end of a half message's transaction: committed, rolled back, not known yet."""

@@ -69,7 +69,10 @@ def test_an_address_with_a_wrong_secret_is_told_once_a_minute_and_hides_no_other
 
 def test_refusals_of_many_addresses_are_counted_together_and_do_not_fill_the_memory() -> None:
     limit = LineLimit(1, lambda record: str(record.args))
-    lines = [logging.makeLogRecord({"msg": "%s", "args": (number,)}) for number in range(1_000)]
+    lines = [
+        logging.makeLogRecord({"msg": "%s", "args": (number,), "levelno": logging.WARNING})
+        for number in range(1_000)
+    ]
 
     assert sum(limit.filter(line) for line in lines) <= TEXTS_MAX + LINES_A_MINUTE
     assert len(limit._counts) <= TEXTS_MAX + 1

@@ -110,24 +110,6 @@ def test_what_a_handler_sends_is_committed_with_its_effect(shop: ReliableMQ) -> 
     assert (effects(shop), mailed) == ([("payments", 7)], [7])
 
 
-def test_a_consumer_is_refused_after_the_start_and_taken_after_the_end(shop: ReliableMQ) -> None:
-    @shop.consumer("orders", group="payments")
-    def pay(order: dict[str, Any]) -> None: ...
-
-    with shop:
-        with pytest.raises(UsageError, match="consumer group mail: the consumers of shop were"):
-
-            @shop.consumer("orders", group="mail")
-            def early(order: dict[str, Any]) -> None: ...
-
-        assert shop.groups_of("orders") == ("payments",)
-
-    @shop.consumer("orders", group="mail")
-    def late(order: dict[str, Any]) -> None: ...
-
-    assert shop.groups_of("orders") == ("mail", "payments")
-
-
 def test_a_rejected_message_ends_in_the_dead_letters_with_its_reason(shop: ReliableMQ) -> None:
     @shop.consumer("orders", group="payments")
     def pay(order: OrderPlaced) -> None:

@@ -14,6 +14,27 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "databases.md"
 pytestmark = pytest.mark.processes
 
 
+def test_the_tables_are_in_the_schema_that_the_url_of_the_page_names(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    (query,) = re.findall(r"shop@db/shop(\?options=[^']*)'", PAGE.read_text())
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA mq"))
+    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}/broker", database=postgres_url + query)
+    try:
+        mq.create_tables()
+        with mq.transaction() as tx:
+            tx.send("orders", {"id": 7})
+        with engine.begin() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM mq.rmq_message_stub")) == 1
+        findings = [each for each in mq.examine() if each.check in {"writes", "tables", "indexes"}]
+        assert {each.level for each in findings} == {"ok"}, findings
+    finally:
+        mq.close()
+        engine.dispose()
+
+
 def test_a_role_with_the_rights_of_the_page_runs_an_application(
     postgres_url: str, tmp_path: Path
 ) -> None:

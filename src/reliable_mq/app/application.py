@@ -12,7 +12,7 @@ from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
-from reliable_mq.app.thread_connections import CONSUMERS, Connections, OpenLeases
+from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.checked import check_value
@@ -354,25 +354,24 @@ class ReliableMQ:
             ConfigurationError: a name or number is not legal, or there is no such database.
         """
         self.databases.check_name(database)
-        options: dict[str, Any] = {
-            "topic": name_of(topic),
-            "tag": tag,
-            "ordered": ordered,
-            "batch": batch,
-        }
-        options |= {"max_attempts": max_attempts, "retry_waits": retry_waits, "lease": lease}
-        options |= {"log_receipt": log_receipt, "concurrency": concurrency, "database": database}
+        options: dict[str, Any] = {"topic": name_of(topic), "tag": tag, "batch": batch}
+        options |= {"ordered": ordered, "max_attempts": max_attempts, "lease": lease}
+        options |= {"retry_waits": retry_waits, "log_receipt": log_receipt, "database": database}
+        options["concurrency"] = concurrency
 
         def register(function: F) -> F:
-            if self._connections.is_consuming:  # nobody would call it
-                raise UsageError(
-                    f"consumer group {group}: the consumers of {self.name} were started already; "
-                    "import the module of this handler before mq.start() or mq.run()"
-                )
+            self._check_not_started(group)
             self._declared.consumer(function, group=group, idempotent_by=idempotent_by, **options)
             return function
 
         return register
+
+    def _check_not_started(self, group: str) -> None:
+        if self._connections.is_consuming:  # nobody would call the handler
+            raise UsageError(
+                f"consumer group {group}: the consumers of {self.name} were started already; "
+                "import the module of this handler before mq.start() or mq.run()"
+            )
 
     @parentheses_checked
     def periodic(
@@ -784,7 +783,7 @@ class ReliableMQ:
         self.databases.check_tables()
         self._half_messages.join()
         self._share_relays()
-        self._connections.start_worker(CONSUMERS, self._declared.consumers, self.databases)
+        self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         self._say_when_ready()
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)

@@ -52,10 +52,6 @@ OpenLeases = Callable[[], LeaseStore | None]
 LOOP_ANSWER_SECONDS = 5.0
 
 
-CONSUMERS = "consumers"
-"""The duty of a worker with the application's own consumers."""
-
-
 class Connections:
     """The connections of one application in one process.
 
@@ -355,7 +351,7 @@ class Connections:
     @property
     def is_consuming(self) -> bool:
         """Whether the application's consumers were started in this process."""
-        return CONSUMERS in self._workers
+        return "consumers" in self._workers
 
     def start_scheduler(self, run: Callable[[threading.Event], None]) -> None:
         """Run the resend scheduler in a thread of this process; a second call does nothing."""

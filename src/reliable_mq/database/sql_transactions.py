@@ -32,7 +32,8 @@ _LOCKED_WAIT_SECONDS = 0.05
 _PENDING = "reliable_mq.pending"
 _ROLLED_BACK = "reliable_mq.rolled_back"
 _WRITTEN = "reliable_mq.written"
-_LOST = "reliable_mq.lost"
+LOST = "reliable_mq.lost"
+"""In `Session.info`: count lost messages here, in place of an error line; its block tells them."""
 
 _lock = threading.Lock()
 _watched: WeakSet[Dialect] = WeakSet()
@@ -115,17 +116,6 @@ def remember_stubs(
     # A session inside a connection's transaction neither commits it nor forgets to commit it.
     if isinstance(source, Session) and not isinstance(source.bind, Connection):
         source.info[_WRITTEN] = source.info.get(_WRITTEN, 0) + len(stubs)
-
-
-def count_lost(session: Session) -> None:
-    """Count the messages that this session loses from now on, in place of an error line."""
-    session.info[_LOST] = 0
-
-
-def lost_of(session: Session) -> int:
-    """Return the messages that a counted session has lost, and count no more."""
-    lost: int = session.info.pop(_LOST, 0)
-    return lost
 
 
 def has_pending(connection: Connection) -> bool:
@@ -228,8 +218,8 @@ def _on_session_end(session: Session, transaction: SessionTransaction) -> None:
         return
     lost = session.info.pop(_WRITTEN, 0)
     was_meant = session.info.pop(_ROLLED_BACK, False)
-    if _LOST in session.info:  # its block tells it
-        session.info[_LOST] += lost
+    if LOST in session.info:
+        session.info[LOST] += lost
     elif lost and not was_meant:
         _log_forgotten(lost, "session")
 

@@ -10,6 +10,8 @@ from reliable_mq.resend.topic_gate import TopicGate, TopicRow, gate_of, gate_tex
 _PROBE_MISSED_SECONDS = 60.0
 """If a probe is overdue by so many seconds, no scheduler runs: one probes four times as often."""
 
+_WITHOUT_SLAVE = ("SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
+
 
 def topics(context: CheckContext, report: CheckFindings) -> None:
     """Every topic of the outbox can be sent to."""
@@ -21,10 +23,16 @@ def topics(context: CheckContext, report: CheckFindings) -> None:
                 f"to send again: reliable-mq pause {row.topic} --end --app MODULE:OBJECT",
             )
         elif row.is_closed:
-            report.error(
-                f"{gate_text(row, context.now)}; {_waiting(context, row.topic)} stub(s) wait",
-                _remedy(row, context.now),
-            )
+            waiting = _waiting(context, row.topic)
+            said = f"{gate_text(row, context.now)}; {waiting} stub(s) wait"
+            if waiting:
+                report.error(said, _remedy(row, context.now))
+            else:
+                report.warn(
+                    said,
+                    "nothing waits: the next message that arrives opens it; reliable-mq pause "
+                    f"{row.topic} --end --app MODULE:OBJECT opens it now",
+                )
     if not report.findings:
         report.ok("no topic is closed or paused")
 
@@ -33,6 +41,11 @@ def _remedy(row: TopicRow, now: float) -> str:
     if row.probe_time is not None and row.probe_time < now - _PROBE_MISSED_SECONDS:
         return (
             "nobody probes it: run reliable-mq resend --app MODULE:OBJECT; if one runs, see its log"
+        )
+    if any(each in row.note for each in _WITHOUT_SLAVE):
+        return (
+            "start the slaves of its broker: it is a SYNC_MASTER with too few of them, see the "
+            "check replicas; the first message that slaves have opens the topic"
         )
     return (
         "repair its broker: the first message that arrives opens the topic, and all waiting stubs "

@@ -168,7 +168,10 @@ def _outcome(
     level: Levelled | None,
 ) -> SendOutcome:
     count = stub.count + 1
-    if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
+    # Unconfirmed until its groups have it, a stub outlives a master without slaves (decision 082).
+    if isinstance(result, SendResult) and (
+        result.status is SendStatus.SEND_OK or (stub.required_groups and result.status.lacks_slaves)
+    ):
         queue = result.queue
         position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
         arrives, note = (None, "") if level is None else (now + level.seconds, level.why)
@@ -176,16 +179,13 @@ def _outcome(
         return SendOutcome(
             stub.message_id, count, due, position=position, arrives=arrives, note=note
         )
-    if isinstance(result, SendResult):
-        # The broker stored the message in memory or in one place only: a crash can lose it. If
-        # nothing is lost, the next send is a duplicate, and consumers suppress it.
-        why = f"{result.status.name}: what the broker stored may not survive a crash"
+    if isinstance(result, SendResult):  # if nothing is lost, the next send is a duplicate
+        why = f"{result.status.name}: {result.status.doubt}"
     else:
         why = f"{type(result).__name__}: {result}"
     if (again := asked_again_at(result, stub.deliver_time, now)) is not None:
         return SendOutcome(stub.message_id, stub.count, again, error=why, is_refused=True)
-    # A message that is not stored is missed at once, even a delayed one.
-    due = next_time(count, now, None)
+    due = next_time(count, now, None)  # what is not stored is missed at once, even a delayed one
     is_refused = isinstance(result, MessageRefused) or is_illegal(result)
     return SendOutcome(stub.message_id, count, due, error=why, is_refused=is_refused)
 

@@ -20,13 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
-from reliable_mq.database.sql_transactions import (
-    Handover,
-    count_lost,
-    lost_of,
-    remember_stubs,
-    watch,
-)
+from reliable_mq.database.sql_transactions import LOST, Handover, remember_stubs, watch
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
@@ -298,7 +292,7 @@ class TransactionScope:
             source.begin()
         if given is None and isinstance(source, Session):
             source.commit = _refuse_commit  # type: ignore[method-assign]
-            count_lost(source)
+            source.info[LOST] = 0
         self._block = block = Transaction(self._outbox, source)
         if block._call is not None:
             self._note_in_call(block, source)
@@ -323,10 +317,9 @@ class TransactionScope:
             return
         source = block._source
         vars(source).pop("commit", None)  # that of `_refuse_commit`
-        lost = lost_of(source) if isinstance(source, Session) else 0
+        lost = source.info.pop(LOST, 0) if isinstance(source, Session) else 0
         try:
-            if error is None:
-                _check_kept(lost)
+            if error is None and not lost:
                 source.commit()
             else:
                 source.rollback()
@@ -336,6 +329,8 @@ class TransactionScope:
         finally:
             if self._given is None:
                 source.close()
+        if error is None and lost:
+            raise _taken_back(lost)
 
     async def __aenter__(self) -> AsyncTransaction:
         given = self._given
@@ -349,7 +344,7 @@ class TransactionScope:
         if isinstance(source, AsyncSession):
             if given is None:
                 source.sync_session.commit = _refuse_commit  # type: ignore[method-assign]
-                count_lost(source.sync_session)
+                source.sync_session.info[LOST] = 0
             block = AsyncTransaction(self._outbox, session=source, connection=None)
         else:
             block = AsyncTransaction(self._outbox, session=None, connection=source)
@@ -375,11 +370,11 @@ class TransactionScope:
         lost = 0
         if isinstance(source, AsyncSession):
             vars(source.sync_session).pop("commit", None)  # that of `_refuse_commit`
-            lost = lost_of(source.sync_session)
+            lost = source.sync_session.info.pop(LOST, 0)
         try:
             if error is None:
                 block.check_sent()
-                _check_kept(lost)
+            if error is None and not lost:
                 await source.commit()
             else:
                 await source.rollback()
@@ -389,6 +384,8 @@ class TransactionScope:
         finally:
             if self._given is None:
                 await source.close()
+        if error is None and lost:
+            raise _taken_back(lost)
 
 
 def source_of(given: Given) -> Source:
@@ -419,18 +416,13 @@ def _refuse_commit() -> None:
     )
 
 
-def _check_kept(lost: int) -> None:
-    """Refuse the success of a block whose session has rolled back messages.
-
-    Raises:
-        UsageError: there are such messages.
-    """
-    if lost:
-        raise UsageError(
-            f"tx.session.rollback() within mq.transaction() has taken back {lost} message(s) of "
-            "the block, and nothing of it is committed: raise an exception instead, or undo a "
-            "part with `with tx.session.begin_nested():`"
-        )
+def _taken_back(lost: int) -> UsageError:
+    """Return the error of a block that would succeed, though its session has lost messages."""
+    return UsageError(
+        f"tx.session.rollback() within mq.transaction() has taken back {lost} message(s) of the "
+        "block, and nothing of it is committed: raise an exception instead, or undo a part with "
+        "`with tx.session.begin_nested():`"
+    )
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
