@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack
@@ -319,6 +320,22 @@ def load_settings(before: Settings | None = None, /, **given: object) -> Setting
         kept.pop(Settings.renamed.get(name, name), None)
     _warn_unknown_variables()
     return _read(Settings, kept | given)
+
+
+@contextmanager
+def naming_variables(settings: Settings, given: Mapping[str, object]) -> Iterator[None]:
+    """Name the variable in an error about one of the settings that code did not give.
+
+    Raises:
+        ConfigurationError: the one that was raised, if its text begins with such a setting.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        name = re.split(r"\W", str(error), maxsplit=1)[0]
+        if name not in settings.model_fields_set or given.get(name) is not None:
+            raise
+        raise ConfigurationError(f"{VARIABLE_PREFIX}{name.upper()}: {error}") from error
 
 
 def load_cluster_settings() -> ClusterSettings:

@@ -88,6 +88,8 @@ TYPED: list[tuple[str, int, str]] = [
     ("run wrong_ok:mq --process 3", BAD_USAGE, "No such option: --process"),
     ("run wrong_ok:mq --processes 0", BAD_USAGE, "Invalid value for '--processes'"),
     ("run wrong_ok:mq more", BAD_USAGE, "unexpected extra argument"),
+    ("init wrong_ok.py", BAD_USAGE, "wrong_ok.py is a file: give a new folder"),
+    ("broker --store s --host 192.0.2.1 --port 0", FAILED, "choose another address: --host"),
     ("stub show", BAD_USAGE, "Missing argument 'MESSAGE'; see reliable-mq stub show --help"),
     ("stub list --status done", BAD_USAGE, "'done' is not one of 'unconfirmed', 'confirmed'"),
     # the database

@@ -54,7 +54,13 @@ from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.setting_options import SettingOptions
-from reliable_mq.settings import EMBEDDED, MAIN_DATABASE, Settings, load_settings
+from reliable_mq.settings import (
+    EMBEDDED,
+    MAIN_DATABASE,
+    Settings,
+    load_settings,
+    naming_variables,
+)
 from reliable_mq.telemetry import application_events
 from reliable_mq.topic import Topic, name_of
 
@@ -130,27 +136,28 @@ class ReliableMQ:
         chosen: dict[str, object] = {"broker": broker, "database": database, "redis": redis}
         chosen |= {"databases": databases, "client": client, **more}
         self.settings = load_settings(settings, **chosen)
-        self._policy = ResendPolicy(
-            wait=resend_wait or ladder(*self.settings.resend_waits_seconds),
-            count_max=self.settings.resend_count_max,
-            backlog_wait=self.settings.resend_backlog_wait_seconds,
-            told_after=self.settings.resend_notify_after_seconds,
-        )
-        #: the databases by name, "main" first; their engines, sessions and our tables
-        self.databases = Databases(
-            self.settings,
-            self._connections_wanted,
-            lambda made: made.note_processes(name, lambda: self._connections.owner),
-            self._make_database,
-        )
-        self._declared = Declarations(self.settings)
-        self._calls = CallBook(lambda: self.database, self.settings.claim_lease_seconds)
-        self._notifiers = notifiers
-        check_upkeep(self.settings, self._policy)
-        self._middleware = check_middleware(middleware)
-        self._use_connections(
-            Connections(name, self.settings, self._policy, leases, self._middleware)
-        )
+        with naming_variables(self.settings, chosen if settings is None else settings.model_dump()):
+            self._policy = ResendPolicy(
+                wait=resend_wait or ladder(*self.settings.resend_waits_seconds),
+                count_max=self.settings.resend_count_max,
+                backlog_wait=self.settings.resend_backlog_wait_seconds,
+                told_after=self.settings.resend_notify_after_seconds,
+            )
+            #: the databases by name, "main" first; their engines, sessions and our tables
+            self.databases = Databases(
+                self.settings,
+                self._connections_wanted,
+                lambda made: made.note_processes(name, lambda: self._connections.owner),
+                self._make_database,
+            )
+            self._declared = Declarations(self.settings)
+            self._calls = CallBook(lambda: self.database, self.settings.claim_lease_seconds)
+            self._notifiers = notifiers
+            check_upkeep(self.settings, self._policy)
+            self._middleware = check_middleware(middleware)
+            self._use_connections(
+                Connections(name, self.settings, self._policy, leases, self._middleware)
+            )
 
     def _use_connections(self, connections: Connections) -> None:
         """Make the parts that send and receive over these connections; tests pass other ones."""

@@ -131,6 +131,8 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
         try:
             await server.start()
         except AddressRefused as error:
+            if not any(each in str(error) for each in ("in use", "permission")):
+                raise AddressRefused(f"{error}: --host") from error
             ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
             named = (option for port, option in ports.items() if f":{port}:" in str(error))
             option = next(named, "--set haListenPort=PORT")

@@ -55,6 +55,8 @@ def write_project(folder: Path) -> list[Path]:
     paths = {folder / name: _HERE / source for name, source in FILES.items()}
     if there := [str(path) for path in paths if path.exists()]:
         raise UsageError(f"{there[0]} exists: give a new folder, such as reliable-mq init shop")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file: give a new folder, such as reliable-mq init shop")
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "shop"
     try:
         for path, source in paths.items():

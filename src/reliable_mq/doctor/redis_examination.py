@@ -32,7 +32,7 @@ from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
 from reliable_mq.doctor.sql_topic_checks import topics
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import ConfigurationError, ReliableMQError
 from reliable_mq.idempotency.redis_servers import FAULTS, ServerState, servers_of
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.sql_topics import SqlTopics
@@ -121,7 +121,9 @@ def _examine(
                 if name in wanted:
                     findings += _checked(name, check, context)
     except (SQLAlchemyError, ReliableMQError) as error:
-        handling.error(f"the database cannot be used: {fault_line(error)}", "look at its address")
+        lacks = isinstance(error, ConfigurationError)  # the file, or a table: its text says which
+        remedy = "create the tables, or correct its address" if lacks else "look at its address"
+        handling.error(f"the database cannot be used: {fault_line(error)}", remedy)
     return handling.findings + findings
 
 

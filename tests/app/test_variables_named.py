@@ -1,0 +1,30 @@
+"""A wrong value of a variable names the variable, and no line of code."""
+
+import pytest
+
+from reliable_mq import ReliableMQ
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.settings import Settings
+
+WRONG = {
+    "RELIABLE_MQ_REDIS": "localhost",
+    "RELIABLE_MQ_CLIENT": '{"foo": 1}',
+    "RELIABLE_MQ_NAMESPACE": "a b",
+    "RELIABLE_MQ_ESCALATION_WEBHOOK": "ftp://x",
+}
+
+
+@pytest.mark.parametrize("variable", WRONG)
+def test_the_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, WRONG[variable])
+
+    with pytest.raises(ConfigurationError, match=f"^{variable}: "):
+        ReliableMQ("shop", database="sqlite:///shop.db")
+
+
+def test_a_value_of_the_code_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_MQ_REDIS", "redis://127.0.0.1:1")
+
+    for given in ({"redis": "localhost"}, {"settings": Settings(redis="localhost")}):
+        with pytest.raises(ConfigurationError, match=r"^redis="):
+            ReliableMQ("shop", **given)  # type: ignore[arg-type]
