@@ -27,4 +27,4 @@ def test_a_value_of_the_code_is_not_blamed_on_a_variable(monkeypatch: pytest.Mon
 
     for given in ({"redis": "localhost"}, {"settings": Settings(redis="localhost")}):
         with pytest.raises(ConfigurationError, match=r"^redis="):
-            ReliableMQ("shop", **given)  # type: ignore[arg-type]
+            ReliableMQ("shop", **given)
