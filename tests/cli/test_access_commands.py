@@ -116,7 +116,7 @@ def test_a_user_lives_from_add_to_remove(
             ann.send(Message(topic="granted", body=b"x"))
         assert "disabled" in done("list")
         done("change", "ann", "--enable", "--secret", f"@{of_bea}")
-        with pytest.raises(NotPermitted, match=r"check signature failed\."):
+        with pytest.raises(NotPermitted, match=r"check signature failed: correct access_key"):
             ann.send(Message(topic="granted", body=b"x"))
         done("change", "ann", "--secret", f"@{file}")
         revoke = ("revoke", "ann", "topic:granted")
@@ -128,7 +128,7 @@ def test_a_user_lives_from_add_to_remove(
         ann.send(Message(topic="granted", body=b"x"))
         assert done("remove", "ann", "--dry-run") == "user ann would be removed at one\n"
         assert done("remove", "ann", "--yes") == "user ann removed at one\n"
-        with pytest.raises(NotPermitted, match=r"User:ann is not found\."):
+        with pytest.raises(NotPermitted, match=r"User:ann is not found: correct access_key"):
             ann.send(Message(topic="granted", body=b"x"))
     assert done("remove", "bea", "--yes") == "user bea removed at one\n"
 
@@ -201,8 +201,9 @@ def test_who_is_not_known_is_told_so(call: Call, monkeypatch: pytest.MonkeyPatch
     code, out, err = call("access", "list")
     assert (code, out) == (FAILED, "")
     assert err == (
-        "error: the account is refused (check signature failed): set RELIABLE_MQ_ACCESS_KEY and"
-        " RELIABLE_MQ_SECRET_KEY to those of a user of the broker\n"
+        "error: code 16: check signature failed: correct access_key and secret_key"
+        " (RELIABLE_MQ_ACCESS_KEY and RELIABLE_MQ_SECRET_KEY): they are not those of a user of this"
+        " broker\n"
     )
 
 

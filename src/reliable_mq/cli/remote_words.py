@@ -1,8 +1,7 @@
 """A broker's answer in words for a person: what is not there, and which command lists what is."""
 
-import re
-
 from reliable_mq.errors import RemoteError
+from reliable_mq.runtime.tls_remedies import tls_remedy
 from reliable_mq.wire.codes import ResponseCode
 
 _LISTS = {
@@ -17,26 +16,9 @@ _NOWHERE = {
 }
 
 
-_LISTENS = re.compile(r"closed the connection|sent an invalid command")
-_ACCOUNT_FAULTS = re.compile(
-    r"check signature failed|username cannot be null|User:.* is (not found|disabled)"
-)
-
-
 def name_server_hint(text: str) -> str:
     """Return what to do if no name server answers; `text` says how each of them failed."""
-    if "demands a certificate" in text or "certificate of this side" in text:
-        return "set RELIABLE_MQ_TLS_CERT and RELIABLE_MQ_TLS_KEY to a certificate that it trusts"
-    if "certificate is refused" in text:
-        return (
-            "give it another certificate, or correct RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME"
-        )
-    if _LISTENS.search(text):
-        return (
-            "a program listens there: if it demands TLS, set RELIABLE_MQ_TLS_CA=FILE; else correct"
-            " the address"
-        )
-    return "start one (reliable-mq broker), or correct the address"
+    return tls_remedy(text) or "start one (reliable-mq broker), or correct the address"
 
 
 def words_of(error: BaseException) -> str:
@@ -51,9 +33,4 @@ def words_of(error: BaseException) -> str:
     for code, (what, command) in _LISTS.items():
         if error.code == code:
             return f"there is no such {what} ({remark}); see reliable-mq {command}"
-    if error.code == ResponseCode.NO_PERMISSION and _ACCOUNT_FAULTS.search(remark):
-        return (
-            f"the account is refused ({remark}): set RELIABLE_MQ_ACCESS_KEY and"
-            " RELIABLE_MQ_SECRET_KEY to those of a user of the broker"
-        )
     return text
