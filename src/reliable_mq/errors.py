@@ -178,6 +178,10 @@ class NoRoute(Unavailable):
     """The name servers know no broker for the topic."""
 
 
+_ACCOUNT_REFUSED = ("check signature failed", "username cannot be null")
+_ACCOUNT = "access_key and secret_key (RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY)"
+
+
 class RemoteError(ReliableMQError):
     """The peer answered with an error.
 
@@ -187,7 +191,10 @@ class RemoteError(ReliableMQError):
     """
 
     def __init__(self, code: int, remark: str) -> None:
-        super().__init__(f"code {code}: {remark}")
+        text = f"code {code}: {remark}"
+        if any(each in remark for each in _ACCOUNT_REFUSED):
+            text = f"{text.rstrip('.')}; set {_ACCOUNT} to those of a user of the broker"
+        super().__init__(text)
         self.code = code
         self.remark = remark
         self.pause_seconds = 0.0

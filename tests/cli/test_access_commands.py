@@ -119,7 +119,7 @@ def test_a_user_lives_from_add_to_remove(
             ann.send(Message(topic="granted", body=b"x"))
         assert "disabled" in done("list")
         done("change", "ann", "--enable", "--secret", f"@{of_bea}")
-        with pytest.raises(NotPermitted, match=r"check signature failed: correct access_key"):
+        with pytest.raises(NotPermitted, match=r"check signature failed; set access_key"):
             ann.send(Message(topic="granted", body=b"x"))
         done("change", "ann", "--secret", f"@{file}")
         revoke = ("revoke", "ann", "topic:granted")
@@ -211,9 +211,8 @@ def test_who_is_not_known_is_told_so(call: Call, monkeypatch: pytest.MonkeyPatch
     code, out, err = call("access", "list")
     assert (code, out) == (FAILED, "")
     assert err == (
-        "error: code 16: check signature failed: correct access_key and secret_key"
-        " (RELIABLE_MQ_ACCESS_KEY and RELIABLE_MQ_SECRET_KEY): they are not those of a user of this"
-        " broker\n"
+        "error: the account is refused (check signature failed): set RELIABLE_MQ_ACCESS_KEY and"
+        " RELIABLE_MQ_SECRET_KEY to those of a user of the broker\n"
     )
 
 

@@ -130,7 +130,7 @@ class _Refusing(Peer):
         return reply(command, 16, "check signature failed.")
 
 
-def test_a_wrong_secret_is_a_line_of_the_broker_and_one_of_the_group_with_its_variables(
+def test_a_wrong_secret_is_one_line_of_the_group_with_its_variables(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "reliable_mq")
@@ -148,4 +148,4 @@ def test_a_wrong_secret_is_a_line_of_the_broker_and_one_of_the_group_with_its_va
     told = [text for text in caplog.messages if "check signature failed" in text]
     assert events(caplog) == ["heartbeat_refused", "consumer_obstacle"]
     assert len(told) == 2
-    assert all("RELIABLE_MQ_ACCESS_KEY and RELIABLE_MQ_SECRET_KEY" in text for text in told)
+    assert "RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY" in told[1]

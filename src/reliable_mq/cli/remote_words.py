@@ -1,5 +1,7 @@
 """A broker's answer in words for a person: what is not there, and which command lists what is."""
 
+import re
+
 from reliable_mq.errors import RemoteError
 from reliable_mq.runtime.tls_remedies import tls_remedy
 from reliable_mq.wire.codes import ResponseCode
@@ -16,6 +18,11 @@ _NOWHERE = {
 }
 
 
+_ACCOUNT_FAULTS = re.compile(
+    r"check signature failed|username cannot be null|User:.* is (not found|disabled)"
+)
+
+
 def name_server_hint(text: str) -> str:
     """Return what to do if no name server answers; `text` says how each of them failed."""
     return tls_remedy(text) or "start one (reliable-mq broker), or correct the address"
@@ -29,8 +36,15 @@ def words_of(error: BaseException) -> str:
             return f"{text}; see reliable-mq {command}"
     if not isinstance(error, RemoteError) or not text.startswith("code "):
         return text
+    if "RELIABLE_MQ_ACCESS_KEY" in error.remark:
+        return text
     remark = " ".join(error.remark.split()).rstrip(".")
     for code, (what, command) in _LISTS.items():
         if error.code == code:
             return f"there is no such {what} ({remark}); see reliable-mq {command}"
+    if error.code == ResponseCode.NO_PERMISSION and _ACCOUNT_FAULTS.search(remark):
+        return (
+            f"the account is refused ({remark}): set RELIABLE_MQ_ACCESS_KEY and"
+            " RELIABLE_MQ_SECRET_KEY to those of a user of the broker"
+        )
     return text

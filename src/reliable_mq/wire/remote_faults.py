@@ -34,8 +34,8 @@ _CLASSES: dict[int, type[RemoteError]] = {
 # Code 1 may mean anything. The remark says whether a broker shed load or denied access.
 _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
-_NO_ACCOUNT = ("username cannot be null", "No accessKey is configured")
-_ACCOUNT_FAULTS = re.compile(r"check signature failed|User:\S* is not found")
+_NO_ACCOUNT = "No accessKey is configured"
+_NO_USER = re.compile(r"User:\S* is not found")
 _RIGHT_MISSING = re.compile(
     r"User:(?P<user>\S+) has no permission to access (?P<resource>\S+:\S+) from "
 )
@@ -47,9 +47,9 @@ _CORRECT_ACCOUNT = f"correct {_ACCOUNT}: they are not those of a user of this br
 def with_remedy(remark: str) -> str:
     """Return a remark of access control, with what to do about it if that is known."""
     text = remark.rstrip(".")
-    if any(word in text for word in _NO_ACCOUNT):
+    if _NO_ACCOUNT in text:
         return f"{text}: {_GIVE_ACCOUNT}"
-    if _ACCOUNT_FAULTS.search(text):
+    if _NO_USER.search(text):
         return f"{text}: {_CORRECT_ACCOUNT}"
     if (found := _RIGHT_MISSING.search(text)) is not None:
         return (
