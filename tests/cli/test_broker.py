@@ -263,18 +263,6 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
     assert not store.exists()
 
 
-def test_an_address_of_another_machine_is_told_with_its_option(
-    refused: Refused, tmp_path: Path
-) -> None:
-    words = ("--store", str(tmp_path / "store"), "--port", "0", "--namesrv-port", "0")
-    code, text = refused("broker", *words, "--host", "203.0.113.9")
-
-    assert (code, text.count("\n")) == (FAILED, 1)
-    assert text.endswith(
-        "choose another address: --host (it must be one of this machine's, or 0.0.0.0)\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -290,15 +278,6 @@ def test_an_address_of_another_machine_is_told_with_its_option(
         (("--set", "flushDiskType=x"), "flushDiskType=x: use SYNC_FLUSH or ASYNC_FLUSH"),
         (("--set", "traceOn=perhaps"), "traceOn=perhaps: give true or false"),
         (("--set", "fileReservedTime=72h"), "fileReservedTime=72h: give a whole number of hours"),
-        (("--set", "brokerId=one"), "brokerId=one: give a whole number"),
-        (
-            ("--set", "diskMaxUsedSpaceRatio=0.75"),
-            "diskMaxUsedSpaceRatio=0.75: give a whole number of percent, such as 75",
-        ),
-        (
-            ("--set", "transactionTimeOut=6s"),
-            "transactionTimeOut=6s: give a whole number of milliseconds",
-        ),
         (("--config", "/no/such.conf"), "--config /no/such.conf: No such file or directory"),
         (
             ("--namesrv", "localhost"),
