@@ -287,7 +287,7 @@ def test_what_alert_rules_are_about_is_served_by_each_daemon(name: str, words: l
 def test_a_pod_with_metrics_says_where_prometheus_finds_them(
     name: str, pod: dict[str, object]
 ) -> None:
-    (container,) = pod["containers"]  # type: ignore[misc, attr-defined]
-    if any(word.startswith("--metrics-port") for word in container["args"]):
-        assert {"name": "metrics", "containerPort": 9464} in container["ports"]
-        assert 'prometheus.io/port: "9464"' in (DEPLOY / "kubernetes" / name).read_text()
+    for container in pod["containers"]:  # type: ignore[attr-defined]
+        if any(word.startswith("--metrics-port") for word in container["args"]):
+            assert {"name": "metrics", "containerPort": 9464} in container["ports"]
+            assert 'prometheus.io/port: "9464"' in (DEPLOY / "kubernetes" / name).read_text()

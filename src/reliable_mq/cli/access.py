@@ -170,7 +170,7 @@ def grant(
     ]
     if not entries:
         raise UsageError("nothing to grant: give --allow RESOURCE=ACTIONS or --deny")
-    _check_once([entry["resource"] for entry in entries])
+    _check_once([resource for resource, _ in map(_policy, [*(allow or ()), *(deny or ())])])
     for source in sources or ():
         _check_policy(f"--from {source}", [{**entries[0], "sourceIps": [source]}])
     policies = _check_policy("the policies", entries)
