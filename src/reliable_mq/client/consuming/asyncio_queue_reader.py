@@ -306,7 +306,8 @@ class QueueFetcher:
                 has_waited = False
                 introductions = self._introductions
                 pause = await self._client.run(pull_once(self.group, assigned))
-                if not assigned.failures and assigned.end_offset >= 0:
+                answered = not assigned.failures and assigned.end_offset >= 0
+                if self._obstacles.absent and answered:
                     self._obstacles.note_read(assigned.queue.topic)
                 self._owner.fetched()
                 if self.group.is_unheard:
