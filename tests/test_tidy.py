@@ -65,6 +65,7 @@ FACES = {"reliable_mq.client.thread_client", "reliable_mq.telemetry.log_events"}
 SLEEPS = {
     "app/jumping_loop.py": (1, "lets a made clock go on, which takes no time"),
     "client/cluster.py": (1, "a handler that takes a while: two of one key would be seen at once"),
+    "client/test_closing_servers.py": (1, "the client's seconds, which are quick"),
     "conformance/test_half_messages.py": (1, "an answer that takes longer than the broker waits"),
     "conformance/test_lost_master.py": (1, "the pace of the load"),
     "conformance/test_shared_group.py": (2, "the pace of the load, and a handler that takes time"),

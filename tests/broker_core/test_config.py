@@ -82,6 +82,21 @@ def test_a_bad_value_is_an_error_that_names_it(name: str, value: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("brokerId", "one", "give a whole number"),
+        ("diskMaxUsedSpaceRatio", "0.75", "give a whole number of percent, such as 75"),
+        ("transactionTimeOut", "6s", "give a whole number of milliseconds"),
+    ],
+)
+def test_a_wrong_number_is_told_with_its_unit(name: str, value: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        broker_config({name: value})
+
+    assert str(raised.value) == f"{name}={value}: {told}"
+
+
 def test_a_broker_conf_is_read_as_java_reads_properties() -> None:
     text = (
         "# a comment\n! another\n\n brokerName = a \r\nlistenPort:1\nregionId x y\n"

@@ -100,7 +100,10 @@ def test_a_user_lives_from_add_to_remove(
     add = ("add", "ann", "--secret", f"@{file}")
     assert done(*add, "--dry-run") == "user ann would be made at one\n"
     assert done(*add) == "user ann made at one\n"
-    assert done(*add) == "user ann exists already\n"
+    code, out, err = call("access", *add)
+    assert (code, out) == (FAILED, "")
+    told = "error: user ann exists already and keeps its secret; use reliable-mq access change ann"
+    assert err == f"{told} --secret @FILE\n"
     assert done("add", "bea", "--super", "--secret", f"@{of_bea}") == "user bea made at one\n"
     with client(broker, "bea", "a secret of bea") as bea:
         bea.create_topic("granted", 1)
@@ -116,7 +119,7 @@ def test_a_user_lives_from_add_to_remove(
             ann.send(Message(topic="granted", body=b"x"))
         assert "disabled" in done("list")
         done("change", "ann", "--enable", "--secret", f"@{of_bea}")
-        with pytest.raises(NotPermitted, match=r"check signature failed\."):
+        with pytest.raises(NotPermitted, match=r"check signature failed; set access_key"):
             ann.send(Message(topic="granted", body=b"x"))
         done("change", "ann", "--secret", f"@{file}")
         revoke = ("revoke", "ann", "topic:granted")
@@ -128,7 +131,7 @@ def test_a_user_lives_from_add_to_remove(
         ann.send(Message(topic="granted", body=b"x"))
         assert done("remove", "ann", "--dry-run") == "user ann would be removed at one\n"
         assert done("remove", "ann", "--yes") == "user ann removed at one\n"
-        with pytest.raises(NotPermitted, match=r"User:ann is not found\."):
+        with pytest.raises(NotPermitted, match=r"User:ann is not found: correct access_key"):
             ann.send(Message(topic="granted", body=b"x"))
     assert done("remove", "bea", "--yes") == "user bea removed at one\n"
 
@@ -146,10 +149,17 @@ def test_a_user_lives_from_add_to_remove(
         (("grant", "ann"), "nothing to grant: give --allow RESOURCE=ACTIONS or --deny"),
         (("grant", "ann", "--allow", "Topic:a"), "Topic:a: write RESOURCE=ACTIONS"),
         (("grant", "ann", "--allow", "Topic:a=Fly"), "there is no action 'Fly'; there are All,"),
-        (("grant", "ann", "--allow", "a=Pub"), "a policy cannot be read: The resource is null."),
+        (
+            ("grant", "ann", "--allow", "a=Pub"),
+            "a=Pub: 'a' is no resource: write Topic:NAME",
+        ),
+        (
+            ("grant", "ann", "--allow", "Topic:x=Pub", "--deny", "Topic:x=Pub"),
+            "Topic:x is named twice: a resource has one policy",
+        ),
         (
             ("grant", "ann", "--allow", "Topic:a=Pub", "--from", "nowhere"),
-            "a policy cannot be read: The source ip is invalid.",
+            "--from nowhere: The source ip is invalid.",
         ),
         (("grant", "nobody", "--allow", "Topic:a=Pub"), "no broker has the user nobody"),
         (("remove", "nobody", "--yes"), "no broker has the user nobody"),

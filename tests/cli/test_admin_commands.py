@@ -223,7 +223,8 @@ def test_a_group_without_dead_letters_has_an_empty_list_of_them(at: Callable[...
         (("topic", "list", "--broker", "nonsense"), "'nonsense' is no host:port"),
         (("topic", "list", "--broker", "embedded:x"), "inside the application's process"),
         (("topic", "create", "a b", "--broker", "NS"), "'a b' is not a legal name"),
-        (("topic", "create", "t", "--permission", "x!", "--broker", "NS"), "is not a permission"),
+        (("topic", "create", "t", "--permission", "x", "--broker", "NS"), "one of rw, r, w, none"),
+        (("topic", "update", "t", "--permission", "rwx", "--broker", "NS"), "one of rw, r, w"),
         (("topic", "create", "t", "--attribute", "x", "--broker", "NS"), "NAME=VALUE, not 'x'"),
         (
             ("topic", "create", "t", "--broker-name", "two", "--broker", "NS"),

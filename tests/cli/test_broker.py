@@ -276,7 +276,8 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
             "name server 'b:0' is no host:port: a port is a number from 1 to 65535",
         ),
         (("--set", "flushDiskType=x"), "flushDiskType=x: use SYNC_FLUSH or ASYNC_FLUSH"),
-        (("--set", "traceOn=perhaps"), "traceOn=perhaps: Expected `bool`, got `str`"),
+        (("--set", "traceOn=perhaps"), "traceOn=perhaps: give true or false"),
+        (("--set", "fileReservedTime=72h"), "fileReservedTime=72h: give a whole number of hours"),
         (("--config", "/no/such.conf"), "--config /no/such.conf: No such file or directory"),
         (
             ("--namesrv", "localhost"),

@@ -227,3 +227,15 @@ def test_a_name_server_that_does_not_answer_is_told_with_its_cure(
 
     assert told is not None
     assert cure in told[0]
+
+
+def test_a_broker_at_an_address_of_another_machine_names_the_option(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ports = ("--port", "0", "--namesrv-port", "0")
+    with pytest.raises(SystemExit) as ended:
+        run(("broker", "--store", str(tmp_path / "store"), *ports, "--host", "203.0.113.9"))
+
+    assert ended.value.code == FAILED
+    told = " address: --host (it must be one of this machine's, or 0.0.0.0)\n"
+    assert capfd.readouterr().err.endswith(told)

@@ -270,6 +270,17 @@ def test_topics_of_brokers_and_groups_are_left_out_unless_all_are_wanted() -> No
     assert playing.play(topics.names(cluster(), everything=True)).value == sorted(known)
 
 
+def test_the_topics_of_brokers_are_left_out_though_no_broker_may_be_asked() -> None:
+    playing = two(
+        {
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: json({"topicList": ["t", "TBW102"]}),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: by_broker({"a": AWAY, "b": AWAY}),
+        }
+    )
+
+    assert playing.play(topics.names(cluster(), everything=False)).value == ["t"]
+
+
 def test_the_groups_of_a_topic_are_those_of_all_brokers() -> None:
     playing = two(
         {

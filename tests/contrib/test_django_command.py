@@ -190,7 +190,7 @@ def test_without_settings_of_django_there_is_one_line(shop: Path) -> None:
     assert "run python manage.py reliable_mq …, or set DJANGO_SETTINGS_MODULE" in said
 
 
-@pytest.mark.parametrize("words", [("check",), ("reliable_mq", "run"), ("migrate",)])
+@pytest.mark.parametrize("words", [("check",), ("migrate",)])
 def test_a_wrong_key_is_the_message_of_a_check_though_consumers_are_imported(
     shop: Path, words: tuple[str, ...]
 ) -> None:
@@ -202,6 +202,15 @@ def test_a_wrong_key_is_the_message_of_a_check_though_consumers_are_imported(
     assert code == 1
     assert "?: (reliable_mq.E001) there is no setting brokr; did you mean broker?" in said
     assert "Traceback" not in said
+
+
+def test_a_wrong_key_ends_our_verbs_with_their_line_and_their_code(shop: Path) -> None:
+    settings = shop / "shop_settings.py"
+    settings.write_text(settings.read_text().replace('"BROKER"', '"BROKR"'))
+
+    code, said = typed(shop, "manage.py", "reliable_mq", "run")
+
+    assert (code, said) == (2, "error: there is no setting brokr; did you mean broker?\n")
 
 
 def test_the_check_of_a_database_names_what_it_lacks(shop: Path) -> None:

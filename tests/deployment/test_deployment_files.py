@@ -273,3 +273,21 @@ def test_compose_makes_all_tables_that_its_shop_needs() -> None:
 )
 def test_the_linters_are_part_of_the_environment(program: str) -> None:
     assert (Path(sys.executable).parent / program).exists()
+
+
+SERVING = [(name, words) for name, words in commands() if words[0] in {"broker", "run", "resend"}]
+
+
+@pytest.mark.parametrize(("name", "words"), SERVING, ids=[name for name, _ in SERVING])
+def test_what_alert_rules_are_about_is_served_by_each_daemon(name: str, words: list[str]) -> None:
+    assert any(word.startswith("--metrics-port") for word in words), name
+
+
+@pytest.mark.parametrize(("name", "pod"), pods(), ids=[name for name, _ in pods()])
+def test_a_pod_with_metrics_says_where_prometheus_finds_them(
+    name: str, pod: dict[str, object]
+) -> None:
+    for container in pod["containers"]:  # type: ignore[attr-defined]
+        if any(word.startswith("--metrics-port") for word in container["args"]):
+            assert {"name": "metrics", "containerPort": 9464} in container["ports"]
+            assert 'prometheus.io/port: "9464"' in (DEPLOY / "kubernetes" / name).read_text()

@@ -3,7 +3,7 @@
 import pytest
 from tests.doctor.test_doctor import with_broker
 
-from reliable_mq.doctor.finding import CheckFindings
+from reliable_mq.doctor.finding import CheckFindings, Level, worst
 from reliable_mq.doctor.redis_examination import CHECKS
 
 
@@ -22,3 +22,14 @@ def test_the_remedy_is_that_of_the_brokers_refusal(failure: str, remedy: str) ->
     CHECKS["broker"](with_broker(failure=failure), told)
 
     assert remedy in told.findings[0].remedy
+
+
+def test_an_applications_account_that_may_not_ask_for_settings_is_no_fault() -> None:
+    """It has the least rights, and a deployment must be able to run `doctor --strict` with it."""
+    refusal = "User:shop has no permission to access Cluster:DefaultCluster from 10.0.0.1"
+    told = CheckFindings("broker")
+    CHECKS["broker"](with_broker(failure=f"code 16: {refusal}, no matched policies."), told)
+
+    assert [each.level for each in told.findings] == [Level.SKIPPED]
+    assert worst(told.findings) == Level.OK
+    assert refusal in told.findings[0].text

@@ -36,6 +36,7 @@ CODES_OF_COMMANDS = {
     "topic": "1: a broker did not answer, or the person at the terminal did not agree",
     "group": "1: a broker did not answer, or the person at the terminal did not agree",
     "message": "1: a broker did not answer",
+    "access": "1: a broker did not answer, or `add` found that the user exists",
 }
 """Commands whose code says more, and what."""
 

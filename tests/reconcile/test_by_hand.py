@@ -98,6 +98,13 @@ def test_the_commands_of_a_run_with_an_application_name_it_and_can_be_pasted(
         assert options_of(command)["application"] == "shop.consumers:mq"
 
 
+def test_the_commands_of_a_django_project_are_those_of_manage_py() -> None:
+    place = LedgerLocations(SHOP.urls, "rmq_", "", "reliable_mq.contrib.django:mq")
+    (one,) = told(place, finding(Verdict.ORPHAN))["findings"]
+
+    assert one["command"] == "python manage.py reliable_mq stub show 0190"
+
+
 def test_a_command_names_what_the_run_does_not_know_as_the_pages_do() -> None:
     """Given two databases and no cluster, or another prefix, or no database at all."""
     letter = finding(Verdict.DEAD_LETTERED, evidence=LETTER)

@@ -194,9 +194,48 @@ def test_the_file_of_users_is_for_its_owner_only(tmp_path: Path) -> None:
 
     assert stat.S_IMODE((folder / "access.json").stat().st_mode) == 0o600
     assert (folder / "access.json").read_text() == "{}"
-    umask = os.umask(0o022)
-    os.umask(umask)
-    assert stat.S_IMODE((folder / "topics.json").stat().st_mode) == 0o666 & ~umask
+
+
+def rights_in(folder: Path) -> dict[str, int]:
+    return {
+        str(each.relative_to(folder)): stat.S_IMODE(each.stat().st_mode)
+        for each in folder.rglob("*")
+        if each.name != "lock"
+    }
+
+
+def fill(folder: Path) -> None:
+    disk = FileDisk(folder)
+    disk.open("commitlog/00000000000000000000", 4096).close()
+    disk.open("consumequeue/orders/0/0", 4096).close()
+    disk.write_text("config/topics.json", "{}")
+    disk.close()
+
+
+def test_a_new_store_can_be_read_by_its_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "store"
+    fill(folder)
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(rights_in(folder)) == 8
+    assert not any(rights & 0o077 for rights in rights_in(folder).values())
+
+
+@pytest.mark.parametrize("rights", [0o750, 0o755])
+def test_who_may_read_the_folder_may_read_what_is_new_in_it(rights: int, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(rights)
+    before = os.umask(0o027)
+    try:
+        fill(folder)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(folder.stat().st_mode) == rights
+    made = rights_in(folder)
+    assert {made["config"], made["consumequeue/orders/0"]} == {0o750}
+    assert {made["config/topics.json"], made["commitlog/00000000000000000000"]} == {0o640}
 
 
 @pytest.mark.parametrize("kind", ["made before", "made after", "the system failed"])

@@ -99,10 +99,9 @@ def test_application_waits_and_says_later_that_it_is_ready(
         assert [each for each in events(caplog) if each.startswith("application_")] == [
             "application_waits"
         ]
-        name_servers = mq._connections.client._engine.name_servers
-        name_servers._known.add("an address")
+        (consumer,) = mq._connections.client._engine.consumers.values()
         for _ in range(2):
-            name_servers._tell()
+            consumer.reader._accepted()
 
     assert events(caplog).count("application_ready") == 1
 

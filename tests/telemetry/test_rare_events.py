@@ -56,8 +56,8 @@ def test_topic_there(caplog: pytest.LogCaptureFixture) -> None:
     obstacles.note_missing(frozenset({"u"}), 0.0)
     obstacles.note_missing(frozenset({"u"}), MISSING_SECONDS)
     caplog.clear()
-    for missing in ({"t", "u"}, {"u"}, {"u"}, set(), set()):
-        obstacles.note_there(frozenset(missing))
+    for topic in ("t", "u", "t", "another"):
+        obstacles.note_read(topic)
     assert events(caplog) == ["topic_there"] * 2
     assert [record.__dict__["topic"] for record in caplog.records] == ["t", "u"]
 

@@ -55,5 +55,19 @@ def test_who_has_no_account_is_asked_to_give_one(code: int, remark: str) -> None
     error = remote_error(code, remark)
 
     assert type(error) is NotPermitted
-    assert str(error).startswith(f"code {code}: {remark.rstrip('.')}: the broker wants an account")
-    assert "RELIABLE_MQ_SECRET_KEY" in str(error)
+    assert str(error).startswith(f"code {code}: {remark.rstrip('.')}")
+    assert str(error).count("RELIABLE_MQ_SECRET_KEY") == 1
+
+
+@pytest.mark.parametrize(
+    ("remark", "remedy"),
+    [
+        ("User:ann is not found.", "correct access_key and secret_key (RELIABLE_MQ_ACCESS_KEY"),
+        (
+            "User:ann has no permission to access Group:pay from 10.0.0.1, no matched policies.",
+            "(reliable-mq access grant ann --allow Group:pay=ACTION)",
+        ),
+    ],
+)
+def test_a_refusal_says_who_can_end_it(remark: str, remedy: str) -> None:
+    assert remedy in str(remote_error(16, remark))

@@ -18,6 +18,7 @@ from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.checked import check_value
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.consume.asyncio_worker import Worker
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers
 from reliable_mq.consume.payload import decoder_of
@@ -790,18 +791,17 @@ class ReliableMQ:
         self.databases.check_tables()
         self._half_messages.join()
         self._share_relays()
-        self._connections.start_worker("consumers", self._declared.consumers, self.databases)
-        self._say_when_ready()
+        connections, consumers = self._connections, self._declared.consumers
+        self._say_when_ready(connections.start_worker("consumers", consumers, self.databases))
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
 
-    def _say_when_ready(self) -> None:
+    def _say_when_ready(self, worker: Worker) -> None:
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         facts: dict[str, Any] = {"application": self.name, "consumes": ", ".join(consumed)}
-        name_servers = self._connections.client._engine.name_servers
-        if not name_servers.has_answered:
+        if not self._connections.client._engine.name_servers.has_answered:
             application_events.APPLICATION_WAITS.log(log, **facts)
-        name_servers.when_answered(lambda: application_events.APPLICATION_READY.log(log, **facts))
+        worker.when_accepted(lambda: application_events.APPLICATION_READY.log(log, **facts))
 
     def _share_relays(self) -> None:
         if self.settings.relay == "shared":

@@ -274,8 +274,8 @@ class Connections:
 
     def start_worker(
         self, duty: str, consumers: Sequence[Consumer], databases: Mapping[str, Database]
-    ) -> None:
-        """Start consumers; a second call for a duty does nothing."""
+    ) -> Worker:
+        """Start consumers, and return what runs them; a second call for a duty starts nothing."""
         with self._lock:
             if self._gate is None or not self._workers:  # it belongs to the loop of the workers
                 self._gate = HandlerGate()
@@ -290,6 +290,7 @@ class Connections:
                 )
                 self.loop_thread.run(worker.start())
                 self._workers[duty] = worker
+            return self._workers[duty]
 
     def start_notices(self, databases: Mapping[str, Database]) -> None:
         """Start to send the notices that the consume logs of these databases still owe."""

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.configured import configured
+from reliable_mq.client.connecting.file_tls import ssl_context
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
@@ -90,6 +91,7 @@ class Upkeep:
         self._settings = settings
         self._policy = policy
         client = configured(settings)
+        self._tls = client.tls
         self._send_seconds = send_seconds(client.request_timeout_seconds, client.retries)
 
     def scheduler(self, name: str) -> Scheduler:
@@ -134,7 +136,12 @@ class Upkeep:
         )
 
     def run(self, stopped: StopSignal) -> None:
-        """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
+        """Run schedulers and retention until `stopped`, the first scheduler in this thread.
+
+        Raises:
+            ConfigurationError: a file of TLS cannot be used, so nothing could ever be sent.
+        """
+        self._check_files()
         if doubt := lease_doubt(self._settings.resend_lease_seconds, self._send_seconds):
             application_events.RESEND_LEASE_DOUBTFUL.log(log, problem=doubt)
         ended = threading.Event()
@@ -181,7 +188,12 @@ class Upkeep:
             thread.join(self._settings.shutdown_timeout_seconds)
 
     def run_once(self) -> dict[str, dict[str, int]]:
-        """Read all waiting notices, run each database's upkeep once; return counts."""
+        """Read all waiting notices, run each database's upkeep once; return counts.
+
+        Raises:
+            ConfigurationError: a file of TLS cannot be used.
+        """
+        self._check_files()
         self._reading().catch_up(self._settings.shutdown_timeout_seconds)
         counts: dict[str, dict[str, int]] = {}
         periodic = self._periodic()
@@ -196,6 +208,10 @@ class Upkeep:
             counts[name] = asdict(done) | {"stuck": alerts.stuck} | digests | ticks
             counts[name] |= self._remove_once(name, each.clock.now)
         return counts
+
+    def _check_files(self) -> None:
+        if self._tls is not None:
+            ssl_context(self._tls)
 
     def _remove_once(self, name: str, clock: Callable[[], float]) -> dict[str, int]:
         """Remove old rows, a limited number of batches: a single run must end.

@@ -157,8 +157,25 @@ def _invalid(properties: Mapping[str, str], reason: str) -> str:
     what = reason.partition(" - at")[0]
     if "matching regex" in what:
         what = _CHARACTERS.get(name, "letters a-z A-Z, digits and % | _ . - only, at least one")
+    elif what.startswith("Expected `int`, got"):
+        what = f"give a whole number{_unit_of(name)}"
+    elif what.startswith("Expected `bool`, got"):
+        what = "give true or false"
     return f"{name}={cut(properties.get(name, ''), _SHOWN_MAX)}: {what}"
 
+
+def _unit_of(name: str) -> str:
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
+    units = [_UNITS[word] for word in fields.get(name, "").split("_") if word in _UNITS]
+    return f" of {units[0]}" if units else ""
+
+
+_UNITS = {
+    "hours": "hours",
+    "ms": "milliseconds",
+    "percent": "percent, such as 75",
+    "size": "bytes",
+}
 
 _CHARACTERS = {"regionId": "no control characters"}
 

@@ -14,6 +14,7 @@ from reliable_mq.access.users import AccessRefused
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import (
+    FAILED,
     Change,
     administered,
     done_if_agreed,
@@ -83,7 +84,10 @@ def add(
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Add a user at the masters of all brokers; a broker that has it keeps it as it is."""
+    """Add a user at the masters of all brokers; a broker that has it keeps it as it is.
+
+    If all have it already, the command ends with 1: the given secret is not the user's.
+    """
     if not secret:
         raise UsageError("no secret is given: write --secret @FILE, or --secret - to be asked")
     with administered(cluster) as admin:
@@ -92,9 +96,11 @@ def add(
         )
     if answers.value or answers.failures or as_json:
         print_where(f"user {user}", "made", answers, dry_run=dry_run, as_json=as_json)
-    else:
-        say(f"user {user} exists already")
     end_with(answers.failures)
+    if not answers.value:
+        changed = f"reliable-mq access change {user} --secret @FILE"
+        say_trouble("error", f"user {user} exists already and keeps its secret; use {changed}")
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -164,11 +170,10 @@ def grant(
     ]
     if not entries:
         raise UsageError("nothing to grant: give --allow RESOURCE=ACTIONS or --deny")
-    policies = [{"policyType": PolicyType.CUSTOM, "entries": entries}]
-    try:
-        acl_of(policies)
-    except AccessRefused as error:
-        raise UsageError(f"a policy cannot be read: {error}") from error
+    _check_once([resource for resource, _ in map(_policy, [*(allow or ()), *(deny or ())])])
+    for source in sources or ():
+        _check_policy(f"--from {source}", [{**entries[0], "sourceIps": [source]}])
+    policies = _check_policy("the policies", entries)
     with administered(cluster) as admin:
         change = partial(admin.accounts.grant, user, policies, brokers=broker_names or ())
         answers = _asked(change, f"change policies of {user}", dry_run=dry_run, yes=yes)
@@ -231,11 +236,34 @@ def _asked(
     )
 
 
+def _check_policy(what: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the policies of these entries; a broker would refuse wrong ones without a name."""
+    policies = [{"policyType": PolicyType.CUSTOM, "entries": entries}]
+    try:
+        acl_of(policies)
+    except AccessRefused as error:
+        raise UsageError(f"{what}: {error}") from error
+    return policies
+
+
+def _check_once(resources: list[str]) -> None:
+    for resource in resources:
+        if resources.count(resource) > 1:
+            raise UsageError(
+                f"{resource} is named twice: a resource has one policy, which allows or denies"
+            )
+
+
 def _policy(text: str) -> tuple[str, list[str]]:
     """Return resource and actions of "Topic:orders=Pub,Sub"."""
     resource, sign, actions = text.rpartition("=")
     if not sign:
         raise UsageError(f"{text}: write RESOURCE=ACTIONS, such as Topic:orders=Pub,Sub")
+    if resource_of(resource.strip()) is None:
+        raise UsageError(
+            f"{text}: {resource.strip()!r} is no resource: write Topic:NAME, Group:NAME or "
+            "Cluster:NAME, such as Topic:orders=Pub,Sub"
+        )
     names = [name.strip() for name in actions.split(",")]
     known = {action.lower() for action in Action} - {"any", "unknown"}
     for name in names:

@@ -1,5 +1,7 @@
 """`reliable-mq broker`: runs the bundled broker as a process."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +26,7 @@ log = limited_log(__name__)
 _HOST = "127.0.0.1"
 _PORT = 10911
 _NAME_SERVER_PORT = 9876
+_NOT_HERE = os.strerror(errno.EADDRNOTAVAIL).lower()
 
 
 def command(
@@ -135,8 +138,10 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
                 raise AddressRefused(f"{error}: --host") from error
             ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
             named = (option for port, option in ports.items() if f":{port}:" in str(error))
-            option = next(named, "--set haListenPort=PORT")
-            raise AddressRefused(f"{error}: {option} (0: a free one)") from error
+            option = f"{next(named, '--set haListenPort=PORT')} (0: a free one)"
+            if _NOT_HERE in str(error).lower():
+                option = "--host (it must be one of this machine's, or 0.0.0.0)"
+            raise AddressRefused(f"{error}: {option}") from error
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)

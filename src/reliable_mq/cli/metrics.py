@@ -67,7 +67,8 @@ def serve_metrics(host: str, port: int, registry: Any = None) -> None:
         start_http_server(port, addr=host, registry=registry or process_registry())
     except OSError as error:
         raise AddressRefused(
-            f"--metrics-port {port}: cannot listen at {host}:{port}: {error.strerror or error}"
+            f"--metrics-port {port}: cannot listen at {host}:{port}: {error.strerror or error};"
+            " choose another port"
         ) from error
 
 

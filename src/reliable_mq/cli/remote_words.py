@@ -3,6 +3,7 @@
 import re
 
 from reliable_mq.errors import RemoteError
+from reliable_mq.runtime.tls_remedies import tls_remedy
 from reliable_mq.wire.codes import ResponseCode
 
 _LISTS = {
@@ -17,7 +18,6 @@ _NOWHERE = {
 }
 
 
-_LISTENS = re.compile(r"closed the connection|sent an invalid command")
 _ACCOUNT_FAULTS = re.compile(
     r"check signature failed|username cannot be null|User:.* is (not found|disabled)"
 )
@@ -25,18 +25,7 @@ _ACCOUNT_FAULTS = re.compile(
 
 def name_server_hint(text: str) -> str:
     """Return what to do if no name server answers; `text` says how each of them failed."""
-    if "demands a certificate" in text or "certificate of this side" in text:
-        return "set RELIABLE_MQ_TLS_CERT and RELIABLE_MQ_TLS_KEY to a certificate that it trusts"
-    if "certificate is refused" in text:
-        return (
-            "give it another certificate, or correct RELIABLE_MQ_TLS_CA, RELIABLE_MQ_TLS_HOSTNAME"
-        )
-    if _LISTENS.search(text):
-        return (
-            "a program listens there: if it demands TLS, set RELIABLE_MQ_TLS_CA=FILE; else correct"
-            " the address"
-        )
-    return "start one (reliable-mq broker), or correct the address"
+    return tls_remedy(text) or "start one (reliable-mq broker), or correct the address"
 
 
 def words_of(error: BaseException) -> str:
@@ -46,6 +35,8 @@ def words_of(error: BaseException) -> str:
         if text.startswith(beginning):
             return f"{text}; see reliable-mq {command}"
     if not isinstance(error, RemoteError) or not text.startswith("code "):
+        return text
+    if "RELIABLE_MQ_ACCESS_KEY" in error.remark:
         return text
     remark = " ".join(error.remark.split()).rstrip(".")
     for code, (what, command) in _LISTS.items():

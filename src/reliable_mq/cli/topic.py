@@ -18,7 +18,18 @@ from reliable_mq.errors import UsageError
 app = VerbCommands("List, show, create, change or delete topics.")
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
-Permission = Annotated[str, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")]
+
+
+def _permission(value: str | None) -> str | None:
+    """Return a permission that people give. Brokers have more, such as the rwx of TBW102."""
+    if value is not None and value not in PERMISSIONS:
+        raise UsageError(f"--permission {value}: give one of {', '.join(PERMISSIONS)}")
+    return value
+
+
+Permission = Annotated[
+    str, typer.Option(callback=_permission, help=f"One of {', '.join(PERMISSIONS)}.")
+]
 Attributes = Annotated[
     list[str] | None,
     typer.Option(
@@ -178,7 +189,8 @@ def update(
         int | None, typer.Option(min=0, help="Queues to write, if different.")
     ] = None,
     permission: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")
+        str | None,
+        typer.Option(callback=_permission, help=f"One of {', '.join(PERMISSIONS)}."),
     ] = None,
     ordered: Annotated[
         bool | None,

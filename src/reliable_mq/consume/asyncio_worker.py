@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
@@ -96,6 +97,18 @@ class Worker:
             (each.group, len(running.pool.calls), each.concurrency)
             for each, running in zip(self._consumers, tuple(self._running), strict=False)
         ]
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """Call once when the brokers have accepted all consumers: now, or on the client's loop."""
+        left = set(range(len(self._running)))
+
+        def accepted(number: int) -> None:
+            left.discard(number)
+            if not left:
+                call()
+
+        for number, running in enumerate(tuple(self._running)):
+            running.reader.when_accepted(partial(accepted, number))
 
     @property
     def is_breaker_open(self) -> bool:

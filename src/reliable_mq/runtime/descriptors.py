@@ -63,6 +63,7 @@ class Descriptors:
         self._most = min(max(share, _FILES_MIN), _FILES_MAX) if most is None else most
         self._files: OrderedDict[Pooled, None] = OrderedDict()  # least recently opened first
         self._lock = Lock()
+        self.new_file_rights = 0o600
 
     def __len__(self) -> int:
         return len(self._files)
@@ -76,7 +77,9 @@ class Descriptors:
         with self._lock:
             if file.opened is None:
                 self._close_unused(len(self._files) + 1 - self._most)
-                file.opened = Descriptor(self._attempt(lambda: os.open(path, flags, 0o644)))
+                file.opened = Descriptor(
+                    self._attempt(lambda: os.open(path, flags, self.new_file_rights))
+                )
                 self._files[file] = None
             return file.opened
 

@@ -5,6 +5,7 @@ Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 
 import ctypes
 import os
+import stat
 from pathlib import Path
 
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
@@ -39,7 +40,11 @@ def used_ratio_of(folder: Path) -> float:
 
 
 class FileDisk:
-    """The folder of a store. This object holds its lock until `close`."""
+    """The folder of a store. This object holds its lock until `close`.
+
+    A new folder is for its owner only (0700), as its files are all messages. New files and folders
+    in it have its rights, less the process's umask: a group that may read the folder may read them.
+    """
 
     def __init__(self, root: Path) -> None:
         """Lock `root`, and create it if it does not exist.
@@ -52,7 +57,9 @@ class FileDisk:
         self._files = Descriptors()
         self._names = NewNames()
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._rights = stat.S_IMODE(root.stat().st_mode) & 0o777 | 0o700
+            self._files.new_file_rights = self._rights & 0o666
             self._lock = FolderLock(root / "lock")
             self._is_mapped = not _is_in_memory(root)
         except OSError as error:
@@ -90,7 +97,7 @@ class FileDisk:
         full = self._at(path)
         try:
             new_folders = [] if full.exists() else self._folders_of(full)
-            full.parent.mkdir(parents=True, exist_ok=True)
+            self._make(full.parent)
             return FileDiskFile(
                 full, size, self._files, new_folders, self._names, is_mapped=self._is_mapped
             )
@@ -101,6 +108,16 @@ class FileDisk:
         """Return the folders on the path to `file`, innermost first."""
         below_root = file.relative_to(self._root).parents
         return [self._root / folder for folder in below_root]
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder of the store, and those above it."""
+        if not folder.is_dir():
+            if folder != self._root:
+                self._make(folder.parent)
+            folder.mkdir(mode=self._rights, exist_ok=True)
+
+    def _with_rights(self, path: str, flags: int) -> int:
+        return os.open(path, flags, self._rights & 0o666)
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; empty when it does not exist."""
@@ -123,10 +140,10 @@ class FileDisk:
         """Replace the text of a file atomically and durably."""
         full = self._at(path)
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
-        full.parent.mkdir(parents=True, exist_ok=True)
+        self._make(full.parent)
         new = full.with_name(full.name + ".tmp")
         try:
-            opener = _private if path in PRIVATE_PATHS else None
+            opener = _private if path in PRIVATE_PATHS else self._with_rights
             with self._files.attempt(
                 lambda: open(new, "w", encoding="utf-8", opener=opener)
             ) as file:

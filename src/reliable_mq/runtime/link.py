@@ -164,6 +164,7 @@ class Link(asyncio.Protocol):
         self._posted = 0  # the opaque of the last one-way request, until a later reply arrives
         self.why_lost = "the connection is not open"
         self.is_foreign: bool | None = None  # whether the peer's first bytes were no command
+        self.on_proof: Callable[[], None] | None = None  # called with the peer's first command
 
     @property
     def is_open(self) -> bool:
@@ -210,12 +211,7 @@ class Link(asyncio.Protocol):
     @property
     def peer_name(self) -> tuple[str, int] | tuple[str, int, int, int] | None:
         """The peer's socket address; None after the connection has ended."""
-        if self._transport is None:
-            return None
-        name: tuple[str, int] | tuple[str, int, int, int] = self._transport.get_extra_info(
-            "peername"
-        )
-        return name
+        return None if self._transport is None else self._transport.get_extra_info("peername")
 
     def ask(
         self, render: Render, code: int, timeout: float, *, waits_busily: bool = True
@@ -318,8 +314,10 @@ class Link(asyncio.Protocol):
                 self._answered(command)
             else:
                 self._asked(command)
-        if commands:
+        if commands and self.is_foreign is None:
             self.is_foreign = False
+            if self.on_proof is not None:
+                self.on_proof()
         if fault is not None:
             self.is_foreign = self.is_foreign is None
             level = logging.DEBUG if self.is_foreign else None  # then `Links` tells it, once

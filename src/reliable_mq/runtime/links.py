@@ -17,6 +17,7 @@ from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
 from reliable_mq.runtime.tls_contexts import reason_of
+from reliable_mq.runtime.tls_remedies import CLOSED_IN_HANDSHAKE, tls_remedy
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.command import Command
@@ -30,10 +31,12 @@ Dial = Callable[[], Awaitable[socket.socket]]
 """Returns a connected socket, which the caller owns."""
 
 
-def _reason(error: OSError | TimeoutError | ValueError) -> str:
+def _reason(error: OSError | TimeoutError | ValueError, *, has_tls: bool) -> str:
     """Return why a connection failed, without the address: the text around it has that."""
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
+    if has_tls and isinstance(error, ConnectionResetError | ConnectionAbortedError | EOFError):
+        return CLOSED_IN_HANDSHAKE
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, socket.gaierror):
@@ -209,7 +212,8 @@ class Links:
             async with asyncio.timeout(self._connect_timeout):
                 link = await self._connect(address)
         except (OSError, TimeoutError, ValueError) as error:
-            raise self._failed(address, _reason(error)) from error
+            why = _reason(error, has_tls=self._tls is not None)
+            raise self._failed(address, why) from error
         try:
             await self._greet(address, link)
         except Unavailable as error:
@@ -220,14 +224,21 @@ class Links:
             raise
         if not link.is_open:
             raise self._failed(address, link.why_lost.removeprefix(f"{address} "))
+        self.by_address[address] = link
+        if link.is_foreign is None:  # what accepts and closes at once must not count as reached
+            link.on_proof = lambda: self._proved(address)
+        else:
+            self._proved(address)
+        return link
+
+    def _proved(self, address: str) -> None:
+        """Note that a peer has sent a command, so that it is one."""
         self._failures.pop(address, None)
         self._reached.add(address)
-        self.by_address[address] = link
         if address in self._outages:
             seconds = self._outages.find(address, asyncio.get_running_loop().time())
             if seconds is not None:
                 client_events.PEER_BACK.log(log, peer=address, seconds=seconds)
-        return link
 
     async def _connect(self, address: str) -> Link:
         host, _, port = address.rpartition(":")
@@ -271,10 +282,12 @@ class Links:
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()
         if self._tells_outages and self._outages.lose(address, now):
+            remedy = tls_remedy(why, has_tls=self._tls is not None)
+            told = f"{why}; {remedy}" if remedy else why
             if address in self._reached:
-                client_events.PEER_LOST.log(log, peer=address, error=why)
+                client_events.PEER_LOST.log(log, peer=address, error=told)
             else:
-                client_events.PEER_NOT_REACHED.log(log, peer=address, error=why)
+                client_events.PEER_NOT_REACHED.log(log, peer=address, error=told)
         forgotten = now - self.FAILURES_KEPT_SECONDS
         self._failures = {at: each for at, each in self._failures.items() if each[1] > forgotten}
         self._failures[address] = (count, now + pause, text)
@@ -284,7 +297,12 @@ class Links:
         if self.by_address.get(link.address) is link:
             del self.by_address[link.address]
             self._direct.drop(link.address)
-            if link.is_foreign and not self._closed:
-                self._failed(link.address, link.why_lost.removeprefix(f"{link.address} "))
+            prefix = f"{link.address} "  # without it, this side has ended the connection
+            by_peer = link.why_lost.startswith(prefix)
+            if link.is_foreign is not False and by_peer and not self._closed:
+                what, *reason = link.why_lost.removeprefix(prefix).split(": ", 1)
+                silent = "" if link.is_foreign else " before it answered"
+                why = ": ".join([what + silent, *reason])
+                self._failed(link.address, why)
             if not self._closed:
                 self._on_lost(link.address)

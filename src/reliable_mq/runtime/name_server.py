@@ -270,7 +270,7 @@ class NameServer:
         path = self._settings_file
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = path.with_name(path.name + ".new")
         with new.open("w", encoding="utf-8") as file:
             file.write(text)

@@ -4,6 +4,7 @@ Receives the code and the remark of an error reply. Returns the exception to rai
 Source: Apache RocketMQ `ResponseCode`, `BrokerFastFailure`, `AclException`.
 """
 
+import re
 from collections.abc import Mapping
 
 from reliable_mq.errors import BrokerBusy, NotFound, NotPermitted, Refused, RemoteError
@@ -33,11 +34,29 @@ _CLASSES: dict[int, type[RemoteError]] = {
 # Code 1 may mean anything. The remark says whether a broker shed load or denied access.
 _BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
 _ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
-_NO_ACCOUNT = ("username cannot be null", "No accessKey is configured")
-_GIVE_ACCOUNT = (
-    "the broker wants an account: set access_key and secret_key (RELIABLE_MQ_ACCESS_KEY and "
-    "RELIABLE_MQ_SECRET_KEY)"
+_NO_ACCOUNT = "No accessKey is configured"
+_NO_USER = re.compile(r"User:\S* is not found")
+_RIGHT_MISSING = re.compile(
+    r"User:(?P<user>\S+) has no permission to access (?P<resource>\S+:\S+) from "
 )
+_ACCOUNT = "access_key and secret_key (RELIABLE_MQ_ACCESS_KEY and RELIABLE_MQ_SECRET_KEY)"
+_GIVE_ACCOUNT = f"the broker wants an account: set {_ACCOUNT}"
+_CORRECT_ACCOUNT = f"correct {_ACCOUNT}: they are not those of a user of this broker"
+
+
+def with_remedy(remark: str) -> str:
+    """Return a remark of access control, with what to do about it if that is known."""
+    text = remark.rstrip(".")
+    if _NO_ACCOUNT in text:
+        return f"{text}: {_GIVE_ACCOUNT}"
+    if _NO_USER.search(text):
+        return f"{text}: {_CORRECT_ACCOUNT}"
+    if (found := _RIGHT_MISSING.search(text)) is not None:
+        return (
+            f"{text}: if it shall, give it the right (reliable-mq access grant {found['user']}"
+            f" --allow {found['resource']}=ACTION)"
+        )
+    return remark
 
 
 def pause_seconds(ext: Mapping[str, str]) -> float:
@@ -69,8 +88,8 @@ def remote_error(
             kind = NotPermitted
         elif any(word in text for word in _BUSY_WORDS):
             kind = BrokerBusy
-    if kind is NotPermitted and any(word in text for word in _NO_ACCOUNT):
-        text = f"{text.rstrip('.')}: {_GIVE_ACCOUNT}"
+    if kind is NotPermitted:
+        text = with_remedy(text)
     error = kind(code, text)
     if ext:
         error.pause_seconds = pause_seconds(ext)

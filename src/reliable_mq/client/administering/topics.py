@@ -25,6 +25,7 @@ from reliable_mq.client.administering.topic_settings import (
     permission_text,
     read_settings,
 )
+from reliable_mq.client.connecting.namespace import is_of_system
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.flow import Flow, succeeded
 from reliable_mq.decodable import decodable
@@ -91,7 +92,11 @@ def names(cluster: AdminTarget, *, everything: bool) -> Flow[ClusterReply[list[s
     theirs = {name for own in answers.value.values() for name in own}
     theirs |= brokers.keys() | {broker.cluster for broker in brokers.values()}
     prefixes = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
-    applications = [each for each in known if each not in theirs and not each.startswith(prefixes)]
+    applications = [
+        each
+        for each in known
+        if each not in theirs and not is_of_system(each) and not each.startswith(prefixes)
+    ]
     return ClusterReply(applications, answers.failures)
 
 

@@ -24,6 +24,7 @@ from reliable_mq.telemetry.outages import level_of
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.remote_faults import with_remedy
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ class AsyncMembership:
         elif address not in self._refusing:  # once only: it will refuse all heartbeats
             self._refusing.add(address)
             client_events.HEARTBEAT_REFUSED.log(
-                log, peer=address, code=answer.code, remark=answer.remark
+                log, peer=address, code=answer.code, remark=with_remedy(answer.remark or "")
             )
 
     async def _look_for_masters(self) -> None:

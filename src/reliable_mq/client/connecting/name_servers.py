@@ -1,8 +1,5 @@
 """Selects a name server: the same one while it answers, then the next."""
 
-from collections.abc import Callable
-from contextlib import suppress
-
 from reliable_mq.client.flow import Flow, call
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable, WrongPeer
 from reliable_mq.wire.addresses import split_addresses
@@ -32,7 +29,6 @@ class NameServers:
         self._timeout = timeout
         self._current = 0
         self._known = set[str]()  # those that answered a question of a name server
-        self._told = list[Callable[[], None]]()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -43,17 +39,6 @@ class NameServers:
     def has_answered(self) -> bool:
         """Whether a name server has answered a question."""
         return bool(self._known)
-
-    def when_answered(self, call: Callable[[], None]) -> None:
-        """Call once when a name server has answered: now, or in the thread that gets the answer."""
-        self._told.append(call)
-        if self._known:
-            self._tell()
-
-    def _tell(self) -> None:
-        with suppress(IndexError):  # two threads may be here: each call is popped once
-            while self._told:
-                self._told.pop()()
 
     def ask(self, command: Command) -> Flow[Command]:
         """Return the reply of the first name server that answers, whatever its code.
@@ -74,7 +59,6 @@ class NameServers:
             else:
                 if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or address in self._known:
                     self._known.add(address)
-                    self._tell()
                     return reply
                 wrong.append(no_name_server(address))
             self._current = (self._current + 1) % len(self._addresses)

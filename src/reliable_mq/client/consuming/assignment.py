@@ -29,7 +29,8 @@ class AssignmentChanges(NamedTuple):
     """The result of a rebalance.
 
     `settled` is False when it should be repeated soon. `obstacles` are the reasons, if there are
-    any. `missing` are topics that no name server knows (yet).
+    any. `missing` are topics that no name server knows (yet). `accepted`: the brokers of all other
+    topics have answered, and count this member.
     """
 
     added: list[AssignedQueue]
@@ -37,6 +38,7 @@ class AssignmentChanges(NamedTuple):
     settled: bool
     obstacles: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
+    accepted: bool = False
 
 
 def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
@@ -46,7 +48,8 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
     """
     added: list[AssignedQueue] = []
     left: list[AssignedQueue] = []
-    settled = True
+    settled = accepted = True
+    faults: dict[str, list[str]] = {}  # topics by the error that they have in common
     obstacles: set[str] = set()
     missing: set[str] = set()
     for topic in group.tags:
@@ -61,15 +64,16 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
             missing.add(topic)
             continue
         except ConnectionLost:  # the connection tells it
-            settled = False
+            settled = accepted = False
             continue
         except (Unavailable, RemoteError, ProtocolError, ConfigurationError) as error:
-            settled = False
-            obstacles.add(f"topic {topic} cannot be read: {error}")
+            settled = accepted = False
+            faults.setdefault(str(error), []).append(topic)
             continue
         if not route.readable:
             settled = False
             obstacles.add(f"topic {topic} has no queue that may be read: give it permission 6")
+        accepted = accepted and group.client_id in members
         settled = settled and group.client_id in members
         left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
         for queue in sorted(share - group.assigned_of(topic)):
@@ -77,7 +81,12 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
                 settled = False  # not given back yet; after that it is assigned again
             else:
                 added.append(group.assign(queue))
-    return AssignmentChanges(added, left, settled, frozenset(obstacles), frozenset(missing))
+    for fault, topics in faults.items():
+        what = "topic" if len(topics) == 1 else "topics"
+        obstacles.add(f"{what} {', '.join(topics)} cannot be read: {fault}")
+    return AssignmentChanges(
+        added, left, settled, frozenset(obstacles), frozenset(missing), accepted
+    )
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:

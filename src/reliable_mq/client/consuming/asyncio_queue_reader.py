@@ -8,7 +8,7 @@ It gives fetched messages to its owner. `asyncio_push_consumer` passes them to a
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from reliable_mq.client.asyncio_daemon import ShieldedTask, attempt, repeat
@@ -88,6 +88,8 @@ class QueueFetcher:
         self._look = asyncio.Event()
         self._has_stopped = False
         self._is_settled = False
+        self._was_accepted = False
+        self._told: list[Callable[[], None]] = []
         self._introductions = 0  # finished introductions that a pull had requested
         self._chosen: set[MessageQueue] = set()
         self._obstacles = Obstacles(group.name, are_declared=group.subscription.has_declared_topics)
@@ -99,6 +101,21 @@ class QueueFetcher:
             what = f"group {self.group.name}: renewing locks"
             renewing = repeat(self.group.settings.lock_renew_seconds, self._keep_ready, what)
             self._renewing = asyncio.create_task(renewing)
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """Call once when the brokers have accepted this member: now, or on the client's loop.
+
+        Topics that do not exist yet are no reason to wait.
+        """
+        self._told.append(call)
+        if self._was_accepted:
+            self._accepted()
+
+    def _accepted(self) -> None:
+        self._was_accepted = True
+        with contextlib.suppress(IndexError):  # two threads may be here: each call is popped once
+            while self._told:
+                self._told.pop()()
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -216,8 +233,8 @@ class QueueFetcher:
             changes = await self._client.run(rebalance(self.group))
             self._obstacles.log_repeated(changes.obstacles)
             self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
-            if not changes.obstacles:
-                self._obstacles.note_there(changes.missing)
+            if changes.accepted:
+                self._accepted()
             settled = changes.settled
             if changes.left:
                 self.give_up_queues(changes.left)
@@ -289,6 +306,9 @@ class QueueFetcher:
                 has_waited = False
                 introductions = self._introductions
                 pause = await self._client.run(pull_once(self.group, assigned))
+                answered = not assigned.failures and assigned.end_offset >= 0
+                if self._obstacles.absent and answered:
+                    self._obstacles.note_read(assigned.queue.topic)
                 self._owner.fetched()
                 if self.group.is_unheard:
                     await self._introduce_again(introductions)

@@ -27,7 +27,7 @@ class Obstacles:
         self._last: frozenset[str] = frozenset()
         self._told: set[str] = set()
         self._missing: dict[str, float] = {}  # since when, by topic
-        self._absent: set[str] = set()  # a line says that they are not there
+        self.absent: set[str] = set()  #: topics of which a line says that they are not there
 
     def log_repeated(self, obstacles: frozenset[str]) -> None:
         """Log obstacles that were found twice in a row: most of them disappear by themselves."""
@@ -40,18 +40,14 @@ class Obstacles:
         self._last = obstacles
 
     def note_absent(self, topic: str) -> None:
-        """Note that a line says that a topic is not there: `note_there` logs when it is."""
-        self._absent.add(topic)
+        """Note that a line says that a topic is not there: `note_read` logs when it is."""
+        self.absent.add(topic)
 
-    def note_there(self, missing: frozenset[str]) -> None:
-        """Log topics that are there now, though a line says that they are not.
-
-        Args:
-            missing: the topics that are missing now.
-        """
-        for topic in sorted(self._absent - missing):
+    def note_read(self, topic: str) -> None:
+        """Log a topic that a broker has just answered a pull of, if a line says it is not there."""
+        if topic in self.absent:
+            self.absent.discard(topic)
             client_events.TOPIC_THERE.log(log, group=self._group, topic=topic)
-        self._absent &= missing
 
     def note_missing(self, topics: frozenset[str], now: float) -> None:
         """Log topics that are missing for long: no producer sends to them, or the name is wrong."""
@@ -60,4 +56,4 @@ class Obstacles:
             if since + MISSING_SECONDS <= now:
                 self._if_missing.log(log, group=self._group, topic=topic, seconds=MISSING_SECONDS)
                 self._missing[topic] = math.inf  # it is logged
-                self._absent.add(topic)
+                self.absent.add(topic)

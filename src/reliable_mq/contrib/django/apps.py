@@ -11,7 +11,7 @@ from django.db.models.signals import post_migrate
 from django.db.utils import OperationalError
 from django.utils.module_loading import autodiscover_modules
 
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.plain_text import printable
 
 
@@ -43,6 +43,9 @@ def _end_command(error: ReliableMQError) -> None:
     change of a file, so it gets the error.
     """
     words = sys.argv
+    if words[1:2] == ["reliable_mq"]:  # its codes and its lines are those of `reliable-mq`
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     is_command = Path(words[0]).name in ("manage.py", "django-admin", "__main__.py")
     if is_command and len(words) > 1 and words[1] != "runserver":
         sys.exit(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reliable_mq.command_words import BY_DJANGO, typed
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.reconcile.judgement.verdict import Verdict
@@ -84,4 +85,7 @@ def _retry(place: LedgerLocations, *words: str) -> str:
 
 
 def _line(*words: str) -> str:
-    return shlex.join(("reliable-mq", *words))
+    text = shlex.join(words)
+    if f" {BY_DJANGO}" in text:
+        return typed(text.replace(f" {BY_DJANGO}", ""), BY_DJANGO)
+    return typed(text)
