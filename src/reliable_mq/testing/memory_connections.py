@@ -12,6 +12,7 @@ from reliable_mq.app.thread_connections import Connections
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.confirm.sql_owed_notices import OwedNotice, SqlNotices
 from reliable_mq.confirm.thread_notices import Notices
+from reliable_mq.consume.asyncio_worker import Worker
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
@@ -105,11 +106,11 @@ class MemoryConnections(Connections):
 
     def start_worker(
         self, duty: str, consumers: Sequence[Consumer], databases: Mapping[str, Database]
-    ) -> None:
+    ) -> Worker:
         """Let consumers read when `step` is called."""
         for name in {each.database for each in consumers}:
             self._notices_of(name, databases[name])
-        super().start_worker(duty, consumers, databases)
+        return super().start_worker(duty, consumers, databases)
 
     def _notices_of(self, name: str, database: Database) -> "_Telling":  # type: ignore[override]
         if name not in self._telling:
