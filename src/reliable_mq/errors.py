@@ -263,5 +263,13 @@ class ReplicationError(StoreError):
     """The log of a master cannot be copied to this slave; the text names offsets and both sides."""
 
 
+class LogsDiffer(ReplicationError):
+    """A slave and its master have different logs; the text says from where on, and what to do."""
+
+
+class FormerMaster(StoreError):
+    """Another broker is the master of this name by now; the text names both and their epochs."""
+
+
 class InvariantBroken(ReliableMQError):
     """The code broke its own promise. This is a bug."""

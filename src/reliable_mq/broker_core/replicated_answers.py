@@ -7,7 +7,7 @@ Source: Apache RocketMQ `GroupTransferService`, `CommitLog.handleDiskFlushAndHA`
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.answers import Answer, Answers
 from reliable_mq.broker_core.config import BrokerConfig
@@ -28,6 +28,10 @@ class ReplicatedAnswers(Answers):
     Invariant K8: a reply with SUCCESS leaves only when enough slaves have acknowledged the log up
     to its offset.
 
+    Attributes:
+        on_acknowledged: called before replies with SUCCESS leave, with the log offset up to which
+            they do.
+
     Args:
         timeout_ms: how long a reply waits for slaves after its record is stored (`slaveTimeout`).
     """
@@ -39,13 +43,20 @@ class ReplicatedAnswers(Answers):
         self._acknowledged = 0
         self._looks: deque[tuple[int, int]] = deque()  # how far the log was stored, and when
         self.has_slaves = False
+        self.on_acknowledged: Callable[[int], None] = lambda _offset: None
 
     def release(self, end: int) -> int:
         """See `Answers`; only what slaves have acknowledged is released."""
         self._stored = max(self._stored, end)
         if not self.has_slaves:
             return self._give_up(self._stored, ResponseCode.SLAVE_NOT_AVAILABLE)
-        return super().release(min(self._stored, self._acknowledged))
+        return self._acknowledge_up_to(min(self._stored, self._acknowledged))
+
+    def _acknowledge_up_to(self, end: int) -> int:
+        """Release replies with SUCCESS, after this was noted."""
+        if end > self.released:
+            self.on_acknowledged(end)
+        return super().release(end)
 
     def acknowledge(self, offset: int, *, has_slaves: bool) -> None:
         """Note how far enough slaves have the log, and whether so many are connected."""
@@ -70,7 +81,7 @@ class ReplicatedAnswers(Answers):
 
     def _give_up(self, end: int, code: ResponseCode) -> int:
         """Release replies up to `end`; those that slaves have not acknowledged say so."""
-        count = super().release(min(end, self._acknowledged))
+        count = self._acknowledge_up_to(min(end, self._acknowledged))
         known = len(self.ready)
         count += super().release(end)
         self.ready[known:] = with_code(self.ready[known:], code)

@@ -1,5 +1,7 @@
 """`reliable-mq broker`: runs the bundled broker as a process."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +83,8 @@ def command(
     log_options.write_log(log_format, log_level)
     properties = server_properties.read_server_properties(config, settings or [])
     options = _options(properties, store, host, port, namesrv_port, namesrv)
-    uvloop.run(_serve(options, (metrics_host, metrics_port)))
+    if uvloop.run(_serve(options, (metrics_host, metrics_port))):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
 
 
 def _options(
@@ -124,21 +127,30 @@ def _port(properties: dict[str, str]) -> int:
     return port
 
 
-async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
+async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> bool:
+    """Serve until the broker is stopped; return whether it must start again."""
     with stop_signals() as stop:
         server = BrokerServer(options)
+        server.role.on_end = stop.set
         keep_collections_short()
-        try:
-            await server.start()
-        except AddressRefused as error:
-            ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
-            named = (option for port, option in ports.items() if f":{port}:" in str(error))
-            option = next(named, "--set haListenPort=PORT")
-            raise AddressRefused(f"{error}: {option} (0: a free one)") from error
+        await _start(server, options)
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
         await beat_until(stop)
-        address = server.address
+        address, ending = server.address, server.role.ending
         await server.close()
         broker_events.SERVER_STOPPED.log(log, server="broker", address=address)
+        if ending is not None and ending.error is not None:
+            raise ending.error
+        return ending is not None
+
+
+async def _start(server: BrokerServer, options: BrokerOptions) -> None:
+    try:
+        await server.start()
+    except AddressRefused as error:
+        ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
+        named = (option for port, option in ports.items() if f":{port}:" in str(error))
+        option = next(named, "--set haListenPort=PORT")
+        raise AddressRefused(f"{error}: {option} (0: a free one)") from error

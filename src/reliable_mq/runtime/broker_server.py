@@ -24,7 +24,8 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.broker_chores import BrokerChores
+from reliable_mq.runtime.broker_chores import BrokerChores, close_core
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.fresh_context import context_of_client
@@ -92,7 +93,10 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
-        self._replication = Replication(self._send, self._run_turn, context_of_client(options.tls))
+        self.role = BrokerRole()
+        self._replication = Replication(
+            self._send, self._run_turn, self.role, context_of_client(options.tls)
+        )
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -143,12 +147,14 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
-        given = {"brokerIP1": options.host, **options.properties}
+        disk = self._disk = FileDisk(options.store)
+        own = self.role.settle(disk, options.properties)
+        given = {"brokerIP1": options.host, **own}
         if not options.name_servers:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
-            **port_for_slaves(options.properties, options.port),
+            **port_for_slaves(own, options.port),
             **given,
             "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
@@ -158,7 +164,7 @@ class BrokerServer:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
         config = await self._replication.bind(config, options.host)
         self._limit(config)
-        disk = self._disk = FileDisk(options.store)
+        self.role.prepare(config.segment_size)
         self._core = BrokerCore(
             config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
         )
@@ -180,14 +186,14 @@ class BrokerServer:
             self._saved,
             on_broken=self._on_broken,
         )
-        own = self._name_server
+        names = self._name_server
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
             tls=context_of_client(options.tls),
-            dial=own.private_socket if own is not None else None,
+            dial=names.private_socket if names is not None else None,
         )
         self._tls.watch()
         await self._listener.serve(self._core.decode)
@@ -376,7 +382,8 @@ class BrokerServer:
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
-            self._close_core()
+            close_core(self._core)
+        self.role.close()
         await self._registrar.close()
         await self._abandon()
 
@@ -389,11 +396,3 @@ class BrokerServer:
             is_done = not (state.is_turn_due or state.files.is_under_way)
             if is_done or state.pressure.is_disk_full:
                 return
-
-    def _close_core(self) -> None:
-        try:
-            self._core.close(now_ms())
-        except (OSError, StoreError) as error:
-            if not is_out_of_room(error):
-                raise
-            broker_events.BROKER_NOT_SAVED.log(log, error=error)

@@ -18,10 +18,12 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import table_requests, take_table
 from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.store.truncation import begin_of_record
 from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_status import status_of_master, status_of_slave
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
@@ -48,15 +50,18 @@ class Replication:
         send: sends replies.
         tls: encrypts the connection over which tables come; None: plain.
         run_turn: writes what was appended.
+        role: the role of the store.
     """
 
     def __init__(
         self,
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
+        role: BrokerRole,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._tls = tls
+        self._role = role
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
@@ -84,6 +89,7 @@ class Replication:
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
         core.state.ha_status = self.status
+        self._role.begin(core)
         if self.master is None:
             return
         if self._config.slaves_needed:
@@ -116,9 +122,9 @@ class Replication:
             tls=self._tls,
         )
         tables = _MasterTables(core, links, registrar)
-        store = _CoreAsSlaveStore(core, writer, self._run_turn)
+        store = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
-            store, lambda: self._config.ha_master or registrar.master_ha, tables.log_start
+            store, lambda: self._config.ha_master or registrar.master_ha, tables.log_range
         )
         return [slave.follow_forever(), tables.follow_forever()]
 
@@ -148,7 +154,11 @@ class Replication:
 class _CoreAsSlaveStore:
     """The store of a broker's core, for `HaSlave`."""
 
-    def __init__(self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None]) -> None:
+    def __init__(
+        self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None], role: BrokerRole
+    ) -> None:
+        self._state, self._store = core.state, core.state.store
+        self._role = role
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
         self._is_sync_flush = core.state.is_sync_flush
@@ -165,6 +175,38 @@ class _CoreAsSlaveStore:
     def kept(self) -> int:
         """The offset up to which the log is stored as the flush type promises."""
         return self._log.durable if self._is_sync_flush else self._log.written
+
+    @property
+    def start(self) -> int:
+        """Where the log begins."""
+        return self._log.start
+
+    @property
+    def last_record(self) -> int:
+        """Where the last record begins."""
+        return self._store.last_record
+
+    @property
+    def acknowledged(self) -> int:
+        """The offset up to which messages may have been acknowledged to clients."""
+        return self._role.acknowledged(self._log.end)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        return self._log.read(offset, size)
+
+    def begin_of_record(self, offset: int) -> int:
+        """Return the largest begin of a record that is not behind an offset."""
+        return begin_of_record(self._log, offset)
+
+    def verified(self, *, is_same: bool) -> None:
+        """Note whether the log is the same as the master's: only then it may be served."""
+        self._state.is_unverified = not is_same
+        self._role.verified(is_same=is_same)
+
+    def truncate(self, offset: int) -> None:
+        """Have the log cut at an offset; this ends the broker, and it starts again."""
+        self._role.truncate(offset)
 
     def begin_at(self, offset: int) -> None:
         """Let the empty log begin at an offset."""
@@ -190,8 +232,8 @@ class _MasterTables:
         self._links = links
         self._registrar = registrar
 
-    async def log_start(self) -> int:
-        """Return where the master's log begins.
+    async def log_range(self) -> tuple[int, int]:
+        """Return where the master's log begins and ends.
 
         Raises:
             ConnectionError: when the master does not say it.
@@ -200,10 +242,11 @@ class _MasterTables:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
             answer = await self._ask(self._registrar.master, asked)
             table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            return max(0, int(table["commitLogMinOffset"]))  # Apache's: -1 without any message
+            begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+            return max(0, begin), max(0, end)  # Apache's begin: -1 without any message
         except (*_FAULTS, KeyError) as error:
             raise ConnectionError(
-                f"the master does not say where its log begins: {error}"
+                f"the master does not say where its log begins and ends: {error}"
             ) from error
 
     async def follow_forever(self) -> None:

@@ -228,6 +228,15 @@ MASTER_TABLES_REFUSED = warning(
     "master_tables_refused",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
+LOG_TRUNCATED = warning(
+    "log_truncated",
+    "%(messages)d messages from log offset %(log_offset)d to %(log_end)d were removed from the "
+    "log: the master does not have them; they are kept in %(path)s",
+)
+ROLE_CHANGED = warning("role_changed", "this store has role %(role)s and epoch %(epoch)d now")
+MASTER_FENCED = error(
+    "master_fenced", "this broker takes no messages any more and stops: %(error)s"
+)
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
 FIGURES_FAILED = error(

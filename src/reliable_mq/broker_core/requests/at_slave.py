@@ -1,7 +1,8 @@
 """What a slave refuses: everything that would append to its log, which is its master's.
 
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
-`slaveReadEnable=false` refuses pulls, too: its clients read from the master.
+`slaveReadEnable=false` refuses pulls, too: its clients read from the master. A slave whose log was
+not compared with its master's refuses all that shows messages.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
@@ -22,6 +23,7 @@ _APPENDS = frozenset(
     }
 )
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_LOOKS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 
 Find = Callable[[int], Handler | None]
 
@@ -35,7 +37,9 @@ def at_slave(find: Find) -> Find:
         if code == RequestCode.END_TRANSACTION:
             return _refuse_end
         handler = find(code)
-        return _if_readable(handler) if code in _PULLS and handler is not None else handler
+        if handler is None or code not in _PULLS | _LOOKS:
+            return handler
+        return _if_verified(_if_readable(handler) if code in _PULLS else handler)
 
     return handler_of
 
@@ -62,5 +66,18 @@ def _if_readable(pull: Handler) -> Handler:
                 "false at this slave",
             )
         return pull(state, request)
+
+    return handle
+
+
+def _if_verified(show: Handler) -> Handler:
+    def handle(state: BrokerState, request: Request) -> Command | None:
+        if state.is_unverified:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while: this slave's log is "
+                "not known to be its master's",
+            )
+        return show(state, request)
 
     return handle

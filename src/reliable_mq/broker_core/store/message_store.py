@@ -97,6 +97,11 @@ class MessageStore:
         """The log offset up to which records are in the queues."""
         return self._dispatched.end
 
+    @property
+    def last_record(self) -> int:
+        """The begin of the last record that is in the queues; without one, the log's start."""
+        return max(self._dispatched.last_record, self.log.start)
+
     def open(self) -> None:
         """Recover the content of the folder, and mark it as in use.
 
