@@ -17,7 +17,6 @@ from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.name_server import NameServer
 
-
 SOON = {"registerNameServerPeriod": "200"}
 
 

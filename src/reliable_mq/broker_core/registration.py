@@ -59,7 +59,9 @@ def unregistration(state: BrokerState) -> Command:
 
 def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
+    epoch = {} if state.epoch is None else {"brokerEpoch": str(state.epoch)}
     return {
+        **epoch,
         "brokerName": config.broker_name,
         "brokerAddr": config.address,
         "clusterName": config.broker_cluster_name,

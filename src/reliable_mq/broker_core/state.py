@@ -163,6 +163,7 @@ class BrokerState:
         self.started_ms = 0
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.processors = 1  # of the machine
+        self.epoch: int | None = None  # of the last promotion; None: it has no slaves
         self.is_unverified = False  # whether a slave's log may differ from its master's
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics

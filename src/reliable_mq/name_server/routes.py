@@ -18,6 +18,7 @@ from reliable_mq.limits import (
     BROKER_TEXT_LENGTH_MAX,
     REGISTERED_NAME_LENGTH_MAX,
 )
+from reliable_mq.name_server.epochs import MASTER, Epochs
 from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredTopic, RegisteredVersion, Registration
 from reliable_mq.name_server.steps import Steps
@@ -25,7 +26,6 @@ from reliable_mq.wire.headers import RegisterBrokerHeader
 from reliable_mq.wire.java_int import I32
 
 EXPIRY_MS = 120_000
-MASTER = 0
 _TOPICS_AT_ONCE = 1_000
 WRITE = 2
 READ = 4
@@ -86,6 +86,7 @@ class RouteTable:
         self._names: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name, then by topic
         self._count = 0  # of (broker name, topic) pairs
+        self._epochs = Epochs(self._limits.brokers)
 
     def invariants(self) -> None:
         """N1; see the class."""
@@ -119,12 +120,15 @@ class RouteTable:
 
         Raises:
             ProtocolError: when the table has no room for the broker or for its topics.
+            SecondMaster: when another broker has this name and id, and the newer epoch.
         """
         _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
         data = self._names.get(name)
         if data is None:
             data = BrokerData(broker_name=name, cluster=header.cluster_name)
+        there = self._live.get((header.cluster_name, data.broker_addrs.get(number, "")))
+        self._epochs.check(header, there and there.header)
         key = (header.cluster_name, address)
         if self._is_outdated(data, header, registration):
             self._forget(key)

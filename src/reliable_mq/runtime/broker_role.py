@@ -52,6 +52,20 @@ class BrokerRole:
         self.ending: Ending | None = None
         self.on_end: Callable[[], None] = lambda: None
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the broker ends because another one is the master."""
+        return self.ending is not None and self.ending.error is not None
+
+    def raise_fenced(self) -> None:
+        """Raise what has fenced the broker, if something has.
+
+        Raises:
+            FormerMaster: when another broker is the master.
+        """
+        if self.ending is not None and self.ending.error is not None:
+            raise self.ending.error
+
     def settle(self, disk: Disk, properties: Mapping[str, str]) -> dict[str, str]:
         """Decide the role of this start; return the properties with it.
 

@@ -153,12 +153,8 @@ class BrokerServer:
         if not options.name_servers:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
-        properties = {
-            **port_for_slaves(own, options.port),
-            **given,
-            "namesrvAddr": self.name_server_address,
-            "listenPort": str(self._listener.port),
-        }
+        places = {"namesrvAddr": self.name_server_address, "listenPort": str(self._listener.port)}
+        properties = {**port_for_slaves(own, options.port), **given, **places}
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
@@ -196,9 +192,11 @@ class BrokerServer:
             dial=names.private_socket if names is not None else None,
         )
         self._tls.watch()
+        await self._replication.check(self._core, self._registrar)
         await self._listener.serve(self._core.decode)
         await self._replication.serve(self._core)
         await self._registrar.register()
+        self.role.raise_fenced()
         chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
             watched(work, self._on_broken)
@@ -231,8 +229,8 @@ class BrokerServer:
 
     def measure(self) -> list[LoopFigures]:
         """Note figures for metrics from now on, on the running loop; return them."""
-        own = [measure_broker(self._core.state, self._listener, self._tls)]
-        return own + (self._name_server.measure() if self._name_server else [])
+        names = self._name_server.measure() if self._name_server else []
+        return [measure_broker(self._core.state, self._listener, self._tls), *names]
 
     async def _abandon(self) -> None:
         """Release what the start has opened, also if it has failed."""
@@ -377,6 +375,8 @@ class BrokerServer:
         await asyncio.gather(*self._timers, return_exceptions=True)
         await self._registrar.unregister()
         self._tls.close()
+        if self.role.is_fenced:  # nothing that waits may be acknowledged
+            await self._listener.close()
         self._listener.stop_reading()
         await self._finish()
         await self._listener.close()

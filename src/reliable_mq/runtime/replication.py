@@ -24,6 +24,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_status import status_of_master, status_of_slave
 from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.runtime.fence import Fence, end_second
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
@@ -69,6 +70,7 @@ class Replication:
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._links: Links | None = None
+        self._fence: Fence | None = None
 
     async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
@@ -85,6 +87,21 @@ class Replication:
         self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
+
+    async def check(self, core: BrokerCore, registrar: Registrar) -> None:
+        """Look for another master of this name, before anybody is served.
+
+        Raises:
+            FormerMaster: when there is one.
+        """
+        config = self._config
+        if self.master is None and not config.is_slave:
+            return
+        core.state.epoch = self._role.note.epoch
+        registrar.on_second_master = partial(end_second, core, self._role)
+        if not config.is_slave:
+            self._fence = Fence(core, self._role, self._tls)
+            await self._fence.check()
 
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
@@ -111,7 +128,7 @@ class Replication:
     ) -> list[Coroutine[Any, Any, None]]:
         """Return what a slave does all the time; nothing for a master."""
         if not self._config.is_slave:
-            return []
+            return [] if self._fence is None else [self._fence.watch_forever()]
         links = self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
@@ -121,7 +138,7 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
-        tables = _MasterTables(core, links, registrar)
+        tables = _MasterTables(core, links, registrar, self._role)
         store = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
             store, lambda: self._config.ha_master or registrar.master_ha, tables.log_range
@@ -149,6 +166,8 @@ class Replication:
             await self.master.close()
         if self._links is not None:
             await self._links.close()
+        if self._fence is not None:
+            await self._fence.close()
 
 
 class _CoreAsSlaveStore:
@@ -227,8 +246,11 @@ class _CoreAsSlaveStore:
 class _MasterTables:
     """The tables of a slave's master."""
 
-    def __init__(self, core: BrokerCore, links: Links, registrar: Registrar) -> None:
+    def __init__(
+        self, core: BrokerCore, links: Links, registrar: Registrar, role: BrokerRole
+    ) -> None:
         self._core = core
+        self._role = role
         self._links = links
         self._registrar = registrar
 
@@ -242,6 +264,7 @@ class _MasterTables:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
             answer = await self._ask(self._registrar.master, asked)
             table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
+            self._role.learn_epoch(int(table.get("brokerEpoch", 0)))
             begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
             return max(0, begin), max(0, end)  # Apache's begin: -1 without any message
         except (*_FAULTS, KeyError) as error:
