@@ -49,7 +49,7 @@ class LogComparison:
             own = self._read(offset, len(common))
             if own != common:
                 self.differs_at = offset + _first_difference(own, common)
-            self.at += len(data)
+        self.at = offset + len(data)
         rest = data[len(common) :]
         return Transfer(offset + len(common), rest) if rest else None
 

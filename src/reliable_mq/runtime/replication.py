@@ -18,7 +18,7 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import table_requests, take_table
 from reliable_mq.broker_core.store.copier import Copier
-from reliable_mq.broker_core.store.truncation import begin_of_record
+from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
 from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
@@ -212,7 +212,7 @@ class _CoreAsSlaveStore:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the log."""
-        return self._log.read(offset, size)
+        return bytes_between(self._log, offset, offset + size)
 
     def begin_of_record(self, offset: int) -> int:
         """Return the largest begin of a record that is not behind an offset."""

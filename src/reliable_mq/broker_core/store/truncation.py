@@ -39,6 +39,15 @@ def begin_of_record(commit_log: CommitLog, offset: int) -> int:
     return begin
 
 
+def bytes_between(commit_log: CommitLog, begin: int, end: int) -> bytes:
+    """Return the bytes of a log, also across the ends of segments; fewer at its end."""
+    parts: list[bytes] = []
+    while begin < end and (part := commit_log.read(begin, end - begin)):
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
 def carry_out_truncation(disk: Disk, note: RoleNote, segment_size: int) -> RoleNote:
     """Cut the log where the note says; return the note without it.
 
@@ -59,7 +68,22 @@ def carry_out_truncation(disk: Disk, note: RoleNote, segment_size: int) -> RoleN
     return note
 
 
-def _cut(disk: Disk, commit_log: CommitLog, cut: int) -> None:
+def truncate(disk: Disk, note: RoleNote, cut: int, segment_size: int) -> RoleNote:
+    """Cut the log of a store that is not open; return its note.
+
+    Raises: see `carry_out_truncation`.
+    """
+    commit_log = CommitLog(disk, segment_size)
+    try:
+        _check(commit_log, cut)
+    finally:
+        commit_log.close()
+    note = msgspec.structs.replace(note, truncate_to=cut, is_verified=False)
+    save_role(disk, note)
+    return carry_out_truncation(disk, note, segment_size)
+
+
+def _check(commit_log: CommitLog, cut: int) -> None:
     if not commit_log.start <= cut <= commit_log.capacity_end:
         raise StoreError(
             f"the log cannot be cut at offset {cut}: it is there from {commit_log.start} to "
@@ -67,6 +91,10 @@ def _cut(disk: Disk, commit_log: CommitLog, cut: int) -> None:
         )
     if (begin := begin_of_record(commit_log, cut)) != cut and cut != commit_log.capacity_end:
         raise StoreError(f"offset {cut} is not the begin of a record; the one before is {begin}")
+
+
+def _cut(disk: Disk, commit_log: CommitLog, cut: int) -> None:
+    _check(commit_log, cut)
     first = max((each for each in commit_log.segment_starts if each <= cut), default=cut)
     walk = LogWalk(commit_log, min(cut, max(first, commit_log.start)), cut)
     count = sum(1 for _record in walk)
@@ -93,6 +121,6 @@ def _keep(disk: Disk, commit_log: CommitLog, path: str, begin: int, end: int) ->
     kept = disk.open(path, end - begin)
     commit_log.reset_end(end)
     for at in range(begin, end, _PART_SIZE):
-        kept.write(at - begin, (commit_log.read(at, min(_PART_SIZE, end - at)),))
+        kept.write(at - begin, (bytes_between(commit_log, at, min(at + _PART_SIZE, end)),))
     kept.sync()
     kept.close()
