@@ -10,7 +10,7 @@ import uvloop
 
 from reliable_mq.broker_core.config import ASYNC_MASTER, SLAVE
 from reliable_mq.cli import log_options, metrics, server_properties
-from reliable_mq.cli.broker_store import change_store
+from reliable_mq.cli.broker_store import change_store, check_action
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.host_and_port import port_of
@@ -30,15 +30,30 @@ _PORT = 10911
 _NAME_SERVER_PORT = 9876
 
 
+Action = Annotated[
+    str,
+    typer.Argument(
+        metavar="[promote|demote|truncate]",
+        help="Change a stopped store instead: make it a master's or a slave's, or cut its log.",
+        show_default=False,
+    ),
+]
+Number = Annotated[
+    int, typer.Option("--id", min=0, help="brokerId of a demoted store.", show_default=False)
+]
+Offset = Annotated[
+    int,
+    typer.Option(
+        min=-1,
+        metavar="OFFSET",
+        help="Log offset at which a slave's log is truncated.",
+        show_default=False,
+    ),
+]
+
+
 def command(
-    action: Annotated[
-        str,
-        typer.Argument(
-            metavar="[promote|demote|truncate]",
-            help="Change a stopped store instead: make it a master's or a slave's, or cut its log.",
-            show_default=False,
-        ),
-    ] = "",
+    action: Action = "",
     store: Annotated[
         Path | None,
         typer.Option(help="Folder of the store; created if missing.", show_default=False),
@@ -79,18 +94,8 @@ def command(
         ),
     ] = None,
     settings: server_properties.Settings = None,
-    number: Annotated[
-        int, typer.Option("--id", min=0, help="brokerId of a demoted store.", show_default=False)
-    ] = 0,
-    to: Annotated[
-        int,
-        typer.Option(
-            min=-1,
-            metavar="OFFSET",
-            help="Log offset at which a slave's log is truncated.",
-            show_default=False,
-        ),
-    ] = -1,
+    number: Number = 0,
+    to: Offset = -1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -109,6 +114,7 @@ def command(
     log_options.write_log(log_format, log_level)
     properties = server_properties.read_server_properties(config, settings or [])
     if action:
+        check_action(action)
         print(change_store(action, _folder(properties, store), _role(properties), number, to))
         return
     options = _options(properties, store, host, port, namesrv_port, namesrv)

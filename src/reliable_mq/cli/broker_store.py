@@ -29,7 +29,7 @@ def change_store(
     """Change a store that no broker uses; return the line that says it.
 
     Args:
-        action: one of `ACTIONS`.
+        action: one of `ACTIONS`; see `check_action`.
         store: the folder.
         role: of a promoted store: ASYNC_MASTER or SYNC_MASTER.
         number: the `brokerId` of a demoted store.
@@ -65,12 +65,20 @@ def change_store(
     return f"{done}: brokerRole={after.role} brokerId={after.broker_id} epoch={after.epoch}{tail}"
 
 
-def _check_options(action: str, role: str, number: int, to: int) -> None:
+def check_action(action: str) -> None:
+    """Raise for a word that is no action.
+
+    Raises:
+        UsageError: what to type instead.
+    """
     if action not in ACTIONS:
         raise UsageError(
             f"{action}: the store is an option here: write --store {action}; or one of "
             f"{', '.join(ACTIONS)}"
         )
+
+
+def _check_options(action: str, role: str, number: int, to: int) -> None:
     if (action == "demote") != (number > 0):
         raise UsageError("--id is the brokerId of a demoted store: a number above 0")
     if (action == "truncate") != (to >= 0):

@@ -30,7 +30,7 @@ from reliable_mq.telemetry import broker_events
 log = limited_log(__name__)
 
 
-class Ending(NamedTuple):
+class RoleEnd(NamedTuple):
     """Why a broker ends by itself: an error; None: it starts again."""
 
     error: Exception | None = None
@@ -49,7 +49,7 @@ class BrokerRole:
         self._disk: Disk
         self._acknowledged: AcknowledgedFile | None = None
         self.note = RoleNote()
-        self.ending: Ending | None = None
+        self.ending: RoleEnd | None = None
         self.on_end: Callable[[], None] = lambda: None
 
     @property
@@ -119,14 +119,14 @@ class BrokerRole:
     def truncate(self, offset: int) -> None:
         """Have the log cut at an offset at the next start, which comes at once."""
         self._change(truncate_to=offset)
-        self.end(Ending())
+        self.end(RoleEnd())
 
     def learn_epoch(self, epoch: int) -> None:
         """Note the epoch of the master, if it is higher."""
         if epoch > self.note.epoch:
             self._change(epoch=epoch)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: RoleEnd) -> None:
         """End the broker."""
         if self.ending is None:
             self.ending = ending

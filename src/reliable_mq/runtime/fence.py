@@ -15,7 +15,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FormerMaster, FrameError, Unavailable
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.broker_role import BrokerRole, Ending
+from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.registrar import send_nothing, sign_as
 from reliable_mq.telemetry import broker_events
@@ -147,7 +147,7 @@ def end_fenced(core: BrokerCore, role: BrokerRole, error: FormerMaster) -> None:
         return
     core.fence()
     broker_events.MASTER_FENCED.log(log, error=error)
-    role.end(Ending(error))
+    role.end(RoleEnd(error))
 
 
 @decodable

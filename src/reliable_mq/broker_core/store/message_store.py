@@ -144,8 +144,7 @@ class MessageStore:
             self.appender.lane(topic, queue_id).next = queue.end
         last = plan.last_record
         if last:
-            self.appender.last_time_ms = store_time_ms(last)
-            time_ms = self.appender.last_time_ms
+            time_ms = self.appender.last_time_ms = store_time_ms(last)
             self._dispatched = _Dispatched(last.offset + last.size, last.offset, time_ms)
         else:
             self._dispatched = _Dispatched(self.log.start)
@@ -203,10 +202,7 @@ class MessageStore:
         return self.queues.get((topic, queue_id))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return a queue's first and next offset; 0 and 0 when it never had a message.
-
-        Apache's broker does the same for unknown queues and topics.
-        """
+        """Return a queue's first and next offset; 0 and 0 without any, as Apache's broker does."""
         queue = self.queues.get((topic, queue_id))
         return (queue.first, queue.end) if queue else (0, 0)
 

@@ -49,7 +49,12 @@ class RoleNote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def promoted(self, role: str, epoch: int) -> "RoleNote":
         """Return the note of this store as a master, with a higher epoch than any known one."""
         return msgspec.structs.replace(
-            self, role=role, broker_id=0, epoch=max(self.epoch, epoch) + 1, is_verified=False
+            self,
+            role=role,
+            broker_id=0,
+            epoch=max(self.epoch, epoch) + 1,
+            is_verified=False,
+            truncate_to=-1,  # as the master it keeps what it has
         )
 
     def demoted(self, broker_id: int) -> "RoleNote":
