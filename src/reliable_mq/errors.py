@@ -34,7 +34,9 @@
     ├── StoreError             the store directory cannot be used
     │   ├── StoreInUse             another process uses it
     │   ├── StoreCorrupt           a file has impossible content; the text names file and offset
+    │   ├── FormerMaster           another broker is the master of this name by now
     │   └── ReplicationError       the log of a master does not fit to this slave's
+    │       └── LogsDiffer         they differ from an offset on; the text says what to do
     └── InvariantBroken        ours; a bug, please report it
 
 `retryable` on the class says whether the same call may succeed later.

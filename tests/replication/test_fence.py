@@ -77,7 +77,9 @@ def test_a_master_that_runs_ends_when_its_slave_is_promoted(
     assert "its epoch is 1" in line
 
 
-def test_the_epoch_outlives_restarts_and_a_slave_learns_it(tmp_path: Path) -> None:
+def test_the_epoch_outlives_restarts_and_a_slave_learns_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
         async with name_server() as address:
             await copied_pair(tmp_path, address, MASTER, b"both")
@@ -92,6 +94,10 @@ def test_the_epoch_outlives_restarts_and_a_slave_learns_it(tmp_path: Path) -> No
                 assert one.role.note.epoch == 2
 
     run_scene(scene())
+    assert told(caplog, "role_changed") == [
+        f"this store has role {role} and epoch {epoch} now"
+        for role, epoch in (("ASYNC_MASTER", 1), ("SLAVE", 0), ("ASYNC_MASTER", 2))
+    ]
 
 
 def test_two_slaves_of_one_id_are_one_too_many(tmp_path: Path) -> None:

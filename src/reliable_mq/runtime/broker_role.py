@@ -97,6 +97,8 @@ class BrokerRole:
         """Begin to note what is acknowledged, before the first message is taken."""
         state = core.state
         answers, end = state.answers, state.store.log.end
+        if not state.topics.is_ours:  # another broker wrote the store since, and acknowledged
+            forget_acknowledged(self._disk)
         if self.note.is_slave:
             state.is_unverified = end > 0 and not self.note.is_verified
         elif isinstance(answers, ReplicatedAnswers):
