@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.broker_core.broker_world import BrokerWorld, pull_header, send_header
 from tests.replication.test_diverged import copied_pair, follows, name_server, send
 from tests.replication.test_pair import MASTER, SLAVE, SYNC_MASTER, end_of, serving, told
 from tests.waiting import eventually, run_scene
@@ -14,6 +15,8 @@ from reliable_mq.message import Message, SendStatus
 from reliable_mq.runtime import fence, ha_slave
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.testing.local_servers import free_port
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +127,18 @@ def test_a_master_at_its_own_address_again_is_no_second_one(tmp_path: Path) -> N
                     assert await send(address, b"x") == {SendStatus.SEND_OK}
 
     run_scene(scene())
+
+
+def test_a_fenced_broker_takes_and_shows_no_message() -> None:
+    world = BrokerWorld()
+    world.create_topic()
+    world.send(b"before")
+    end = world.state.store.log.end
+
+    world.core.fence()
+
+    for code in (Ask.SEND_MESSAGE_V2, Ask.SEND_BATCH_MESSAGE, Ask.CONSUMER_SEND_MSG_BACK):
+        assert world.ask(code, send_header(), b"x").code == Code.SYSTEM_BUSY
+    for code, header in ((Ask.PULL_MESSAGE, pull_header()), (Ask.VIEW_MESSAGE_BY_ID, {})):
+        assert world.ask(code, header).code == Code.SYSTEM_BUSY
+    assert world.state.store.log.end == end

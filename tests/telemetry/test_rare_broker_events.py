@@ -237,6 +237,7 @@ def test_server_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def life() -> None:
+        running: asyncio.Future[Any]
         nowhere = ("127.0.0.1", 0)
         if server == "broker":
             options = broker_server.BrokerOptions(store=tmp_path, port=0, name_server_port=0)

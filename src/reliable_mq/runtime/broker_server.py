@@ -370,13 +370,13 @@ class BrokerServer:
 
     async def close(self) -> None:
         """Finish the work that has begun, save everything, and stop."""
+        if self.role.is_fenced:  # nothing that waits may be acknowledged
+            await self._listener.close()
         for task in self._timers:
             task.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
         await self._registrar.unregister()
         self._tls.close()
-        if self.role.is_fenced:  # nothing that waits may be acknowledged
-            await self._listener.close()
         self._listener.stop_reading()
         await self._finish()
         await self._listener.close()

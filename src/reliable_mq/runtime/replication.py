@@ -95,7 +95,7 @@ class Replication:
             FormerMaster: when there is one.
         """
         config = self._config
-        if self.master is None and not config.is_slave:
+        if self.master is None and not config.is_slave and not self._role.note.epoch:
             return
         core.state.epoch = self._role.note.epoch
         registrar.on_second_master = partial(end_second, core, self._role)
