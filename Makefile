@@ -34,7 +34,7 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
-# make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30
+# make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30, SLAVES=1 with a slave of our broker
 MINUTES ?= 1
 # make walk COUNT=5: so many messages, the shortest walk of them is printed
 COUNT   ?=
@@ -117,17 +117,17 @@ bench: ready ## orders and sends per second, kills survived, growth, rivals (mor
 sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, CASE=broker:17 or FLAWS=1
-	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case $(CASE),--minutes $(MINUTES)))
+fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, SECURED=1, CASE=broker:17 or FLAWS=1
+	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case "$(CASE)",$(if $(SECURED),--secured) --minutes $(MINUTES)))
 
 crash: ready ## kill a process at each of its steps in every mode, and write docs/evidence/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/evidence/crash_matrix.md
 	$(BIN)/pytest -m long tests/reconcile $(PYTEST)
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
-chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2
+chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2 SLAVES=1
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %) \
-	$(BROKER:%=--broker %) $(DATABASES:%=--databases %)
+	$(BROKER:%=--broker %) $(DATABASES:%=--databases %) $(SLAVES:%=--slaves %)
 
 mutants: ready ## make small wrong changes, and count which the tests notice; COUNT=1000 SEED=… PART=wire, MUTANT=wire/frame.py:45:12
 	@$(BIN)/python -m tests.house.mutants $(COUNT:%=--count %) $(SEED:%=--seed %) $(PART:%=--part %) $(MUTANT:%=--mutant %)

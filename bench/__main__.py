@@ -24,6 +24,7 @@ MEASUREMENTS = (
     "reconcile_load",
     "reconcile_increment",
     "kill_broker",
+    "kill_pair",
     "send_throughput",
     "consume_throughput",
     "broker_scale",

@@ -5,8 +5,8 @@ and after somebody attacks its ports. The broker demands TLS, or is plain.
                                        [--flush SYNC_FLUSH] [--tls] [--set name=value …]
 
 Attacker, broker and honest client share the processors, so the p99 has their share in it, too: the
-attack `burn` shows how large it is. The attacker is niced. The name server is in the broker's
-process. `docs/explanation/security.md` states the bounds.
+attack `burn` shows how large it is. The attacker has the lowest class of priority. The name server
+is in the broker's process. `docs/explanation/security.md` states the bounds.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from reliable_mq.client.flow import Flow, call, succeeded
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.message import Message, MessageQueue
+from reliable_mq.message import Message, MessageQueue, SendStatus
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader, QueueHeader
@@ -51,8 +51,9 @@ async def _send_lane(client: AsyncClient, lane: int, lines: TextIO) -> None:
         except ReliableMQError:
             await asyncio.sleep(PAUSE_AFTER_ERROR_SECONDS)
         else:
-            place = (result.queue.queue_id, result.queue_offset, result.message_id)
-            lines.write(Position(*place, number).line())
+            if result.status is SendStatus.SEND_OK:
+                place = (result.queue.queue_id, result.queue_offset, result.message_id)
+                lines.write(Position(*place, number).line())
         number += 1
 
 

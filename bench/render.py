@@ -93,6 +93,31 @@ def kill_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def kill_pair_table(results: dict[str, Any]) -> str:
+    """One line per run of `kill_pair`."""
+    rows = [
+        (
+            *("SIGKILL of", "kills", "client", "acknowledged", "stored", "broken promises"),
+            *("served by the slave after s, median", "max"),
+        )
+    ]
+    for each in results["rounds"]:
+        served = each["served_seconds"]
+        rows.append(
+            (
+                each["victim"],
+                str(each["kills"]),
+                each["client"],
+                f"{each['acknowledged']:,}",
+                f"{each['stored']:,}",
+                str(len(each["violations"])),
+                _figure(median(served) if served else None, ".2f"),
+                _figure(max(served, default=None), ".2f"),
+            )
+        )
+    return _markdown(rows) + _origin(results)
+
+
 def orders_table(results: dict[str, Any]) -> str:
     """Orders a second, and where the processor time of the last run went."""
     runs = [("orders", "orders/s, both effects committed", "placed/s", "resends", "wrong")]
@@ -265,6 +290,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "consume": consume_table,
     "attacks": attacks_table,
     "kills": kill_table,
+    "kills-pair": kill_pair_table,
     "idle": idle_table,
     "scale": scale_table,
     "orders": orders_table,

@@ -13,9 +13,10 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
@@ -29,6 +30,24 @@ CORES = 2
 SETTLE_SECONDS_MAX = 10
 MODE_WARMUP_SECONDS = 1  # in every round, after the long warm-up of the process
 
+
+class Running(Protocol):
+    """A broker that runs, alone or with slaves."""
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+
+    @property
+    def name_server_address(self) -> str:
+        """ "host:port" of its name server."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+
+
+Start = Callable[[Path, str], AbstractContextManager[Running]]
 BROKERS = {"apache": ApacheRocketMQ, "ours": ReliableMQBroker}
 
 
@@ -67,15 +86,15 @@ class Pair(NamedTuple):
 
 @contextlib.contextmanager
 def warm_pairs(
-    directory: Path, flush_disk_type: str, brokers: list[str], warmup: float
+    directory: Path, flush_disk_type: str, brokers: Mapping[str, Start], warmup: float
 ) -> Iterator[list[Pair]]:
     """Start the brokers and a sender for each, and give them once they are warm."""
     with contextlib.ExitStack() as stack:
         pairs = []
-        for key in brokers:
+        for key, start in brokers.items():
             home = directory / f"{key}-{flush_disk_type}"
             home.mkdir()
-            broker = stack.enter_context(BROKERS[key](home / "broker", flush_disk_type))
+            broker = stack.enter_context(start(home / "broker", flush_disk_type))
             sender = WarmProgram(
                 "Sender", home, namesrv=broker.name_server_address, body=BODY_BYTES
             )
@@ -103,7 +122,7 @@ def take_round(pair: Pair, mode: Mode, seconds: float, pids: list[int]) -> dict[
 
 def measure(
     modes: list[Mode],
-    brokers: list[str],
+    brokers: Mapping[str, Start],
     *,
     warmup: float,
     runs: int,
@@ -113,6 +132,7 @@ def measure(
     """Run every mode `runs` times, brokers in turn, and return the rounds.
 
     Args:
+        brokers: what starts a broker in an empty directory, with a flush type.
         warmup: seconds of sending before the first round of a broker process.
         seconds: measured length of one round.
         patience: seconds to wait before each turn for others to leave the machine alone.
@@ -155,7 +175,8 @@ def main() -> int:
         "seconds": options.seconds or (4 if options.quick else 5),
         "patience": options.patience,
     }
-    rounds = measure([BAR] if options.quick else MODES, options.brokers, **settings)
+    brokers = {key: BROKERS[key] for key in options.brokers}
+    rounds = measure([BAR] if options.quick else MODES, brokers, **settings)
     settings["body"] = BODY_BYTES
     results = raw_results.of_now("send", settings, rounds)
     if not options.quick:

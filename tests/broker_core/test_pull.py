@@ -6,10 +6,10 @@ from tests.broker_core.broker_world import (
     TOPIC,
     BrokerWorld,
     pull_header,
+    there,
     waiting_pull_header,
 )
 
-from reliable_mq.broker_core.requests import offsets
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -155,17 +155,19 @@ def test_a_one_way_pull_gets_no_answer_and_is_not_held(ten: BrokerWorld) -> None
 
 
 @pytest.mark.parametrize(
-    ("slaves", "is_far_behind", "broker_id"),
-    [("true", True, "7"), ("true", False, "3"), ("false", True, "0")],
+    ("slaves", "memories", "broker_id"),
+    [("true", 2, "7"), ("true", 3, "3"), ("false", 2, "0")],
 )
 def test_a_group_that_reads_slowly_is_sent_to_the_broker_of_its_settings(
-    slaves: str, is_far_behind: bool, broker_id: str, monkeypatch: pytest.MonkeyPatch
+    slaves: str, memories: int, broker_id: str
 ) -> None:
-    world = BrokerWorld(slaveReadEnable=slaves)
+    """It is slow if more of the log is behind its message than 40 % of the machine's memory."""
+    world = BrokerWorld(slaveReadEnable=slaves, accessMessageInMemoryMaxRatio="40")
     settings = {"groupName": GROUP, "whichBrokerWhenConsumeSlowly": 7, "brokerId": 3}
     world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, fastjson.dumps(settings))
     world.create_topic()
     world.send()
-    if is_far_behind:
-        monkeypatch.setattr(offsets, "_YOUNG_SIZE", 0)
+    log = world.state.store.log
+    unit = there(world.state.store.queue(TOPIC, 0)).unit(0)
+    world.state.memory_size = (log.end - unit.commit_log_offset) * memories
     assert pull(world).ext_fields["suggestWhichBrokerId"] == broker_id

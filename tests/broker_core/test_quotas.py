@@ -62,6 +62,23 @@ def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
     assert taken(of, 100, 100) == 1
 
 
+YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
+def test_a_clock_that_jumps_gives_one_burst_at_most_and_no_longer_pause(jump_ms: int) -> None:
+    of = quotas(Rate(messages=10))
+    now_ms = 2 * YEAR_MS
+    taken(of, 100, now_ms)
+    now_ms += jump_ms
+    assert taken(of, 100, now_ms) <= 10
+    with pytest.raises(RequestRefused) as refused:
+        of.take("t", 1, 1, now_ms)
+    assert refused.value.ext is not None
+    assert int(refused.value.ext[RETRY_AFTER_MS]) <= 101
+    assert taken(of, 100, now_ms + 500) == 5, "the new clock counts on"
+
+
 @given(
     st.integers(1, 50),
     st.lists(st.tuples(st.integers(-100, 3_000), st.integers(1, 60)), max_size=40),

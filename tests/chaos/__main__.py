@@ -20,6 +20,9 @@ def main() -> int:
         "--databases", type=int, choices=(1, 2), default=1, help="2: on two servers"
     )
     parser.add_argument(
+        "--slaves", type=int, choices=(0, 1), default=0, help="1: our broker has a slave"
+    )
+    parser.add_argument(
         "--life",
         type=float,
         default=Scene(0.0).life_seconds,
@@ -44,8 +47,11 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print the table only")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
-    scene = Scene(given.rate, given.broker, given.databases, given.life)
+    if given.slaves and given.broker != "ours":
+        parser.error("--slaves 1 needs --broker ours")
+    scene = Scene(given.rate, given.broker, given.databases, given.life, given.slaves)
     where = f"BROKER={scene.broker} DATABASES={scene.databases}"
+    where += f" SLAVES={scene.slaves}" if scene.slaves else ""
     print(f"make chaos MINUTES={given.minutes:g} SEED={seed} {where}", flush=True)
 
     def tell(line: str) -> None:

@@ -4,7 +4,7 @@ Receives a directory; hands on a broker that can be started again. Apache's name
 what holds for its broker's death is asked here, not what holds for both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,11 @@ class Broker(Protocol):
 
     name_server_address: str
     store: Path
+
+    @property
+    def address(self) -> str:
+        """Where it answers, while it runs."""
+        ...
 
     @property
     def pid(self) -> int:
@@ -47,10 +52,14 @@ class Broker(Protocol):
 class OurBroker:
     """`reliable-mq broker`, with its name server inside."""
 
-    def __init__(self, directory: Path) -> None:
-        self._server = ReliableMQBroker(directory, settings=HASTY)
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+        self._server = ReliableMQBroker(directory, settings={**HASTY, **settings})
         self.name_server_address = self._server.name_server_address
         self.store = self._server.store
+
+    @property
+    def address(self) -> str:
+        return self._server.address
 
     @property
     def pid(self) -> int:
@@ -72,13 +81,17 @@ class OurBroker:
 class ApacheBroker:
     """Apache RocketMQ's broker, and a name server that nobody kills."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         self._servers = ApacheRocketMQ(
-            directory, "SYNC_FLUSH", settings=HASTY, flags=SMALL_BROKER_FLAGS
+            directory, "SYNC_FLUSH", settings={**HASTY, **settings}, flags=SMALL_BROKER_FLAGS
         )
         self.name_server_address = self._servers.name_server_address
         self.store = directory / "store"
         self._was_started = False
+
+    @property
+    def address(self) -> str:
+        return self._servers.address
 
     @property
     def pid(self) -> int:
@@ -102,4 +115,7 @@ class ApacheBroker:
         self._servers.kill()
 
 
-BROKERS: dict[str, Callable[[Path], Broker]] = {"ours": OurBroker, "apache": ApacheBroker}
+BROKERS: dict[str, Callable[[Path, Mapping[str, str]], Broker]] = {
+    "ours": OurBroker,
+    "apache": ApacheBroker,
+}

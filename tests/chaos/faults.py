@@ -26,6 +26,8 @@ class Fault(StrEnum):
     SCHEDULER_STOPPED = "scheduler stopped for a while (SIGSTOP)"
     BROKER_STOPPED = "broker stopped for a while (SIGSTOP)"
     REDIS_STOPPED = "Redis stopped for a while (SIGSTOP)"
+    SLAVE = "slave killed"
+    SLAVE_STOPPED = "slave stopped for a while (SIGSTOP)"
 
 
 WEIGHTS = {
@@ -43,6 +45,8 @@ WEIGHTS = {
     Fault.BROKER_STOPPED: 1,
     Fault.REDIS_STOPPED: 1,
 }
+OF_SLAVE = {Fault.SLAVE: 4, Fault.SLAVE_STOPPED: 1}
+"""With a slave these happen, too."""
 STOPS = frozenset(fault for fault in Fault if fault.name.endswith("_STOPPED"))
 PAUSE_SECONDS = (0.2, 2.5)
 AWAY_SECONDS = (0.0, 1.5)
@@ -59,10 +63,13 @@ class Planned(NamedTuple):
     away: float
 
 
-def plan(seed: int, pause: tuple[float, float] = PAUSE_SECONDS) -> Iterator[Planned]:
+def plan(
+    seed: int, pause: tuple[float, float] = PAUSE_SECONDS, *, has_slave: bool = False
+) -> Iterator[Planned]:
     """Yield faults for ever, with pauses between these seconds; the same seed yields the same."""
     rng = random.Random(seed)
-    faults, weights = list(WEIGHTS), list(WEIGHTS.values())
+    weighted = {**WEIGHTS, **(OF_SLAVE if has_slave else {})}
+    faults, weights = list(weighted), list(weighted.values())
     while True:
         wait = rng.uniform(*pause)
         fault = rng.choices(faults, weights)[0]

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import psycopg
+from bench.replica_logs import Copied, compare, log_end
 from tests.chaos.application import mq
 from tests.chaos.faults import PAUSE_SECONDS, plan
 from tests.chaos.judge import Verdict, judge, left_over, order_count, rows_of, unsent
@@ -22,6 +23,8 @@ TICK_SECONDS = 0.05
 OUTAGE_SECONDS = 20.0
 PROBE_SECONDS_MAX = 15.0
 """Within so long a probe opens a closed topic; see docs/reference/resend.md."""
+COPIED_SECONDS_MAX = 30.0
+"""Within so long after everything is drained the slave has the master's log."""
 GRACE_SECONDS = 60.0
 """Within so long after the last fault everything that is under way has come to an end."""
 
@@ -44,6 +47,7 @@ class Outcome(NamedTuple):
     is_drained: bool
     suppressed: int
     reconciled: Report | None = None
+    copied: Copied | None = None
 
     @property
     def holds(self) -> bool:
@@ -56,7 +60,15 @@ class Outcome(NamedTuple):
                 self.sent_after is None
             )
         }
-        return self.verdict.broken | late | self._of_reconciling()
+        return self.verdict.broken | late | self._of_reconciling() | self._of_slave()
+
+    def _of_slave(self) -> dict[str, int]:
+        if self.copied is None:
+            return {}
+        return {
+            "P3: bytes of the master's log that the slave lacks": self.copied.lacking,
+            "P3: bytes of the slave's log that are not the master's": self.copied.different,
+        }
 
     def _of_reconciling(self) -> dict[str, int]:
         if self.reconciled is None:
@@ -72,6 +84,8 @@ class Outcome(NamedTuple):
     def table(self) -> str:
         """Return the run as a table of the docs."""
         scene = f"broker {self.scene.broker}, databases {self.scene.databases}"
+        if self.scene.slaves:
+            scene += ", with a slave"
         lines = [
             f"| chaos, {scene}, seed {self.seed} | {self.seconds / 60:.1f} minutes |",
             "|---|--:|",
@@ -89,6 +103,8 @@ class Outcome(NamedTuple):
         if self.reconciled is not None:
             counts["reconciliations"] = self.reconciled.runs
             counts["reconciliations while a server was away"] = len(self.reconciled.unanswered)
+        if self.copied is not None:
+            counts["bytes of the slave's log that were compared"] = self.copied.compared
         lines += [f"| {name} | {count:,} |" for name, count in counts.items()]
         if self.sent_after is not None:
             lines.append(
@@ -141,7 +157,7 @@ def run(
             )
             stack.callback(reconciling.stop)
         began = time.monotonic()
-        faults = plan(seed, pause)
+        faults = plan(seed, pause, has_slave=bool(scene.slaves))
         planned = next(faults)
         due = began + planned.pause
         for _ in looks(lambda: time.monotonic() < began + seconds, TICK_SECONDS):
@@ -177,7 +193,24 @@ def run(
             drained,
             stage.suppressed(),
             reconciled,
+            _copied(stage) if drained else None,
         )
+
+
+def _copied(stage: Stage) -> Copied | None:
+    """Compare the slave's log with its master's, when nothing happens any more."""
+    if not stage.slaves:
+        return None
+    (slave,) = stage.slaves
+    addresses = (stage.broker.address, slave.address)
+    still = Budget(COPIED_SECONDS_MAX)
+    ends = [log_end(each) for each in addresses]
+    for _ in looks(still.is_left, 10 * TICK_SECONDS):
+        stage.tick()
+        ends = [log_end(each) for each in addresses]
+        if ends[0] == ends[1] >= 0:
+            break
+    return compare(stage.broker.store, slave.store, *ends)
 
 
 def _take_orders_without_a_broker(stage: Stage, seconds: float) -> None:

@@ -24,6 +24,7 @@ from tests.chaos.application import TABLES
 from tests.chaos.brokers import BROKERS
 from tests.chaos.faults import STOPS, Fault, Planned
 from tests.chaos.mortal import LIFE_SECONDS
+from tests.chaos.slaves import MASTER, Slave
 from tests.crash_matrix.tables import our_tables
 
 from examples.demo.processes import Process
@@ -46,12 +47,14 @@ class Scene(NamedTuple):
         broker: "ours" or "apache".
         databases: 1, or 2 on two servers; then three groups have their effects in the second.
         life_seconds: after so long on the mean a process dies at an SQL statement; 0: never.
+        slaves: of our broker, 0 or 1.
     """
 
     rate: float
     broker: str = "ours"
     databases: int = 1
     life_seconds: float = 30.0
+    slaves: int = 0
 
 
 class Victim(Protocol):
@@ -83,10 +86,16 @@ class Stage:
             for number in range(scene.databases)
         ]
         self.valkey = LocalValkey(self.directory / "valkey")
-        self.broker = BROKERS[scene.broker](self.directory / "broker")
+        settings = MASTER if scene.slaves else {}
+        self.broker = BROKERS[scene.broker](self.directory / "broker", settings)
+        self.slaves = [
+            Slave(self.directory / f"slave-{number}", self.broker.name_server_address)
+            for number in range(scene.slaves)
+        ]
         self.processes: dict[str, Process] = {}
         self._commands: dict[str, tuple[str, ...]] = {}
         self._victims: dict[str, Victim] = {BROKER: self.broker, "redis-0": self.valkey}
+        self._victims |= {f"slave-{number}": slave for number, slave in enumerate(self.slaves)}
         self._back_at: dict[str, float] = {}
         self._coming: dict[str, Future[object]] = {}
         self._stopped: set[str] = set()
@@ -117,6 +126,8 @@ class Stage:
             engine.dispose()
         self.valkey.start()
         self.broker.start()
+        for slave in self.slaves:
+            slave.start()
         application = "tests.chaos.application:mq"
         command = ("reliable_mq.cli.main",)
         for number in range(WORKERS):
@@ -133,6 +144,8 @@ class Stage:
         self._bringing.shutdown(cancel_futures=True)
         for process in self.processes.values():
             process.kill()
+        for slave in self.slaves:
+            slave.end()
         self.broker.end()
         self.valkey.kill()
         for database in self.databases:

@@ -1,14 +1,17 @@
 """Some seconds of the chaos that `make chaos` lets reign for hours."""
 
+from collections import Counter
 from collections.abc import Iterable
-from itertools import count, repeat
+from itertools import count, islice, repeat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench.replica_logs import Copied
 from tests.chaos import run as chaos
-from tests.chaos.faults import plan
-from tests.chaos.run import run
+from tests.chaos.faults import OF_SLAVE, plan
+from tests.chaos.judge import Verdict
+from tests.chaos.run import Outcome, run
 from tests.chaos.stage import Scene
 
 SEED, SECONDS = 20_261_121, 12.0
@@ -17,9 +20,11 @@ ORDERS_MIN = 21
 
 @pytest.mark.processes
 def test_every_promise_is_kept_while_everything_is_killed_at_random() -> None:
-    outcome = run(SEED, SECONDS, Scene(rate=25.0), orders_min=ORDERS_MIN)
+    outcome = run(SEED, SECONDS, Scene(rate=25.0, slaves=1), orders_min=ORDERS_MIN)
 
     assert outcome.holds, outcome.table()
+    assert outcome.copied is not None, outcome.table()
+    assert outcome.copied.compared > 0, outcome.table()
     assert outcome.verdict.counts["orders"] >= ORDERS_MIN, outcome.table()
     assert sum(outcome.faults.values()) > 4
 
@@ -55,6 +60,25 @@ def test_what_no_broker_has_after_the_bound_is_told(
     stage = stage_that_is_asked(monkeypatch, "unsent", waiting, every=5.0)
 
     assert (chaos._seconds_until_sent(stage) is not None) is is_sent
+
+
+@pytest.mark.parametrize("copied", [Copied(9, 1, 0), Copied(9, 0, 1)])
+def test_a_slave_that_lacks_a_byte_or_has_another_one_breaks_a_promise(copied: Copied) -> None:
+    verdict = Verdict({}, {})
+    outcome = Outcome(
+        *(1, Scene(1.0, slaves=1), 1.0, verdict, Counter(), Counter()),
+        *(0, 1.0, True, 0),
+        copied=copied,
+    )
+    assert not outcome.holds
+    assert "P3: bytes of the" in outcome.table()
+    assert outcome._replace(copied=Copied(9, 0, 0)).holds
+
+
+def test_only_a_stage_with_a_slave_has_its_faults() -> None:
+    for has_slave in (False, True):
+        drawn = islice(plan(7, has_slave=has_slave), 500)
+        assert any(each.fault in OF_SLAVE for each in drawn) is has_slave
 
 
 def test_a_seed_repeats_its_faults() -> None:

@@ -343,8 +343,6 @@ def test_without_a_master_a_slave_tells_where_to_read_on() -> None:
     assert world.play(keep_ready(group))
     assert {call.address for call in world.calls_of(COMMITTED)} == {"slave:10911"}
     assert {assigned.next_offset for assigned in group.assigned} == {5}
-    world.play(commit(group, group.assigned))
-    assert world.calls_of(UPDATE) == [], "commits wait for the master"
 
 
 def test_a_slave_that_knows_no_offset_makes_nobody_begin_anew() -> None:

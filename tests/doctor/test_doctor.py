@@ -315,7 +315,7 @@ def test_who_is_compared_with_a_database_that_answered_late_may_be_wrong_by_as_m
 
 
 def test_every_check_has_a_fault_that_it_was_seen_to_find() -> None:
-    assert {fault.check for fault in FAULTS} | {"groups"} | {
+    assert {fault.check for fault in FAULTS} | {"groups", "replicas"} | {
         check for check, *_ in VALUES
     } == CHECKS.keys()
 

@@ -31,10 +31,19 @@ PATIENT: dict[str, Any] = {"redis_timeout_seconds": 60.0, "claim_lease_seconds":
 
 
 @contextmanager
-def running_broker(directory: Path, **properties: str) -> Iterator[str]:
-    """Run a broker on a disk that is half full, however full this machine's is."""
+def running_broker(directory: Path, name_servers: str = "", **properties: str) -> Iterator[str]:
+    """Run a broker on a disk that is half full, however full this machine's is.
+
+    Without `name_servers` it has one inside.
+    """
     thread = LoopThread("broker")
-    options = BrokerOptions(store=directory, port=0, name_server_port=0, properties=properties)
+    options = BrokerOptions(
+        store=directory,
+        port=0,
+        name_server_port=0,
+        name_servers=name_servers,
+        properties=properties,
+    )
     server = BrokerServer(options)
     with patch.object(file_disk, "used_ratio_of", return_value=0.5):
         thread.run(server.start())

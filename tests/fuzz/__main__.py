@@ -14,13 +14,15 @@ from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.cases import MEMORY_MAX, Unmeasured, play
 from tests.fuzz.flaws import FLAWS
 from tests.fuzz.played import Played
-from tests.fuzz.served import play_served
+from tests.fuzz.served import SECURED, play_served
 from tests.fuzz.targets import NO_CONNECTIONS, TARGETS
 
 _ROUND_SECONDS = 10.0
 _FINDINGS_MAX = 20
 _FLAW_CASES_MAX = 12  # of the kind that is to find a flaw
 _MIB = 1024 * 1024
+_SECURED = [f"{SECURED}{name}" for name in ATTACKS]
+_ALL = {*TARGETS, *ATTACKS, *_SECURED}
 
 
 def _arguments() -> argparse.Namespace:
@@ -28,7 +30,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--start", type=int, default=int(time.time()), help="the first number")
     parser.add_argument("--case", help="replay this one, as in broker:17")
-    parser.add_argument("--target", choices=sorted({*TARGETS, *ATTACKS}), help="only this")
+    parser.add_argument("--target", choices=sorted(_ALL), help="only this")
+    parser.add_argument("--secured", action="store_true", help="only TLS and access control")
     parser.add_argument("--flaws", action="store_true", help="find what is planted instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     return parser.parse_args()
@@ -54,9 +57,9 @@ class Done(msgspec.Struct):
         seconds, slowest = self.slowest
         memory, largest = self.largest
         limit = "a broker's" if name in NO_CONNECTIONS else f"limit {MEMORY_MAX // _MIB}"
-        limit = "delay and memory of real servers" if name in ATTACKS else limit
+        limit = "delay and memory of real servers" if name not in TARGETS else limit
         return (
-            f"{name:<13} {self.cases:>8} cases {self.seconds:>8.1f} s "
+            f"{name:<21} {self.cases:>8} cases {self.seconds:>8.1f} s "
             f"{seconds:>7.3f} s at most (CASE={name}:{slowest}), "
             f"{memory / _MIB:>6.1f} MiB at most (CASE={name}:{largest}), {limit}"
         )
@@ -87,17 +90,22 @@ def play_for(start: int, seconds: float, names: list[str]) -> Round:
 
 
 def _weight(name: str) -> int:
-    return ATTACKS[name].weight if name in ATTACKS else TARGETS[name][0]
+    return TARGETS[name][0] if name in TARGETS else ATTACKS[name.removeprefix(SECURED)].weight
 
 
 def _play(name: str, number: int) -> Played:
-    return play_served(name, number) if name in ATTACKS else play(name, number)
+    if name in TARGETS:
+        return play(name, number)
+    attack = name.removeprefix(SECURED)
+    return play_served(attack, number, is_secured=name != attack)
 
 
 def _fuzz(arguments: argparse.Namespace) -> int:
-    # Every other round goes through real servers: their cases take seconds instead of milliseconds.
-    halves = [[arguments.target]] if arguments.target else [list(ATTACKS), list(TARGETS)]
-    names = [name for half in halves for name in half]
+    # Two of three rounds go through real servers: their cases take seconds and not milliseconds.
+    parts = [[arguments.target]] if arguments.target else [list(ATTACKS), list(TARGETS), _SECURED]
+    if arguments.secured:
+        parts = [_SECURED, _SECURED, ["access"]]
+    names = [name for part in parts for name in part]
     rounds = max(1, round(arguments.minutes * 60 * arguments.jobs / _ROUND_SECONDS))
     seconds = min(_ROUND_SECONDS, arguments.minutes * 60)
     began = time.monotonic()
@@ -109,9 +117,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
 
         def begin(count: int) -> set[Future[Round]]:
             return {
-                pool.submit(
-                    play_for, arguments.start + number, seconds, halves[number % len(halves)]
-                )
+                pool.submit(play_for, arguments.start + number, seconds, parts[number % len(parts)])
                 for number in islice(numbers, count)
             }
 
@@ -124,13 +130,12 @@ def _fuzz(arguments: argparse.Namespace) -> int:
                     done.setdefault(name, Done()).add(part)
                 found_count += len(findings)
                 for finding in findings:
-                    print(
-                        finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True
-                    )
+                    case = finding.partition(" found:")[0]
+                    print(finding, f"\nreplay it: make fuzz CASE='{case}'\n", flush=True)
             is_over = time.monotonic() - began > arguments.minutes * 60  # rounds take longer, too
             if not is_over and found_count <= _FINDINGS_MAX:
                 under_way |= begin(len(ended))
-    for name in names:
+    for name in dict.fromkeys(names):
         print(done.get(name, Done()).line(name))
     count = sum(part.cases for part in done.values())
     minutes = (time.monotonic() - began) / 60

@@ -2,8 +2,8 @@
 
 It runs in a process of its own. A delay is counted in processor time of the server's loop, less the
 time that this process itself had to wait for a processor: so a busy machine delays nothing.
-Run as a program: `python -m tests.fuzz.bystander BROKER PID NAMESRV PID`; it ends with its input,
-and prints what it has seen as JSON.
+Run as a program: `python -m tests.fuzz.bystander BROKER PID NAMESRV PID ENTRY`. It ends with its
+input, and prints what it has seen as JSON.
 """
 
 import select
@@ -12,11 +12,12 @@ import struct
 import sys
 
 import msgspec
+from tests.fuzz.entry import Entry
 from tests.fuzz.served_process import loop_nanoseconds, memory_of, waited_nanoseconds
 from tests.waiting import Budget
 
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.command import request
 
 TOPIC = "bystanders"
 GROUP = "bystanders"
@@ -41,10 +42,10 @@ class Seen(msgspec.Struct):
 class _Server:
     """One connection to a server."""
 
-    def __init__(self, address: str, pid: int) -> None:
+    def __init__(self, address: str, pid: int, entry: Entry) -> None:
         host, _, port = address.rpartition(":")
         self.pid = pid
-        self._socket = socket.create_connection((host, int(port)))
+        self._socket = entry.opened(socket.create_connection((host, int(port))))
 
     def ask(self, frame: bytes) -> float:
         """Ask, and return for how many seconds the server worked before its answer came.
@@ -71,7 +72,7 @@ class _Server:
         return max(0, worked - (waited_nanoseconds() - waited)) / 1e9
 
 
-def _questions() -> list[tuple[bool, str, bytes]]:
+def _questions(entry: Entry) -> list[tuple[bool, str, bytes]]:
     """Return what is asked in turn: whether of the broker, its name, the frame."""
     queue = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"}
     pull = {
@@ -89,12 +90,12 @@ def _questions() -> list[tuple[bool, str, bytes]]:
         (True, RequestCode.PULL_MESSAGE, pull),
         (False, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}),
     ]
-    return [(broker, code.name, encode_command(request(code, ext))) for broker, code, ext in asked]
+    return [(broker, code.name, entry.encoded(request(code, ext))) for broker, code, ext in asked]
 
 
-def watch(broker: _Server, name_server: _Server) -> Seen:
+def watch(broker: _Server, name_server: _Server, entry: Entry) -> Seen:
     """Ask one thing after another until the input ends."""
-    seen, questions = Seen(), _questions()
+    seen, questions = Seen(), _questions(entry)
     pids = {broker.pid, name_server.pid}
     name = ""
     try:
@@ -114,10 +115,12 @@ def watch(broker: _Server, name_server: _Server) -> Seen:
 
 def main() -> None:
     """Watch the servers of the command line."""
-    address, pid, name_address, name_pid = sys.argv[1:]
-    broker, name_server = _Server(address, int(pid)), _Server(name_address, int(name_pid))
+    address, pid, name_address, name_pid, text = sys.argv[1:]
+    entry = msgspec.json.decode(text, type=Entry)
+    broker = _Server(address, int(pid), entry)
+    name_server = _Server(name_address, int(name_pid), entry)
     print("ready", flush=True)
-    print(msgspec.json.encode(watch(broker, name_server)).decode(), flush=True)
+    print(msgspec.json.encode(watch(broker, name_server, entry)).decode(), flush=True)
 
 
 if __name__ == "__main__":

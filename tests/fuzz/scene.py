@@ -5,6 +5,7 @@ A scene is a broker and its name server as processes, a bystander, and the peers
 
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -15,13 +16,14 @@ from random import Random
 
 import msgspec
 from tests.fuzz.bystander import TOPIC, Seen
+from tests.fuzz.entry import Entry, secure
 from tests.fuzz.fields import PULL, SEND
 from tests.fuzz.played import Played
 from tests.fuzz.served_process import ServedProcess, Ways, memory_of
 from tests.waiting import Budget, allowed_seconds, looks
 
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, decode_command, encode_command, request
+from reliable_mq.wire.command import Command, decode_command, request
 from reliable_mq.wire.frame import FrameReader
 
 MIB = 1024 * 1024
@@ -36,6 +38,7 @@ _STEADY_SECONDS = 0.2
 _MEMORY_KILLS = 1024 * MIB  # beyond that a case ends at once
 
 Input = Callable[[str, object], None]
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Broken(Exception):
@@ -51,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         memory_max: what both servers may take together, above what they begin with.
         delays: whether a delay of the bystander is a finding.
         prepare: puts files into the store before the broker begins.
+        is_secured: whether the broker demands TLS and signatures. Then the name server is in it.
     """
 
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -58,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory_max: int = 128 * MIB
     delays: bool = True
     prepare: Callable[[Path, Random], None] | None = None
+    is_secured: bool = False
 
 
 class Peer:
@@ -66,12 +71,21 @@ class Peer:
     Args:
         address: "host:port".
         check: raises when a server is gone.
+        entry: how it comes in.
         reads: whether it reads answers at all.
     """
 
-    def __init__(self, address: str, check: Callable[[], None], *, reads: bool = True) -> None:
+    def __init__(
+        self,
+        address: str,
+        check: Callable[[], None],
+        entry: Entry,
+        *,
+        reads: bool = True,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._check = check
+        self._entry = entry
         self._reads = reads
         self._reader = FrameReader()
         self._opaque = 0
@@ -80,8 +94,12 @@ class Peer:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self._socket.settimeout(allowed_seconds(_ANSWER_SECONDS))
         self._socket.connect((host, int(port)))
-        self._socket.setblocking(False)
         self.is_open = True
+        try:
+            self._socket = entry.opened(self._socket)
+            self._socket.setblocking(False)
+        except OSError:  # the server has refused it in the middle
+            self.is_open = False
         self.answers: dict[int, Command] = {}
         self.answered = 0
 
@@ -99,7 +117,7 @@ class Peer:
         command.opaque = self._opaque
         for name, value in form.items():
             setattr(command, name, value)
-        return encode_command(command)
+        return self._entry.encoded(command)
 
     def send(self, data: bytes) -> bool:
         """Send bytes; return whether the server took all of them."""
@@ -122,16 +140,21 @@ class Peer:
     def _write(self, data: memoryview) -> int:
         try:
             return self._socket.send(data[:MIB])
-        except BlockingIOError:
+        except _NOT_NOW:
             return 0
         except OSError:
             self.is_open = False
             return 0
 
     def _read(self) -> None:
+        self._read_once()
+        while self.is_open and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            self._read_once()
+
+    def _read_once(self) -> None:
         try:
             data = self._socket.recv(MIB)
-        except BlockingIOError:
+        except _NOT_NOW:
             return
         except OSError:
             data = b""
@@ -196,7 +219,9 @@ class Scene:
         self._settings = settings
         self._servers: list[ServedProcess] = []
         self._peers: list[Peer] = []
-        self._is_split = random.random() < 0.5  # whether the name server is a process of its own
+        is_split = random.random() < 0.5  # whether the name server is a process of its own
+        self._is_split = is_split and not settings.is_secured
+        self._entry = Entry()
         self.broker = ""
         self.name_server = ""
         self.memory_began = 0
@@ -220,7 +245,7 @@ class Scene:
 
     def peer(self, address: str = "", *, reads: bool = True) -> Peer:
         """Return a new connection, to the broker unless an address is given."""
-        made = Peer(address or self.broker, self.check, reads=reads)
+        made = Peer(address or self.broker, self.check, self._entry, reads=reads)
         self._peers.append(made)
         return made
 
@@ -236,6 +261,9 @@ class Scene:
             names = ["--namesrv", self.name_server]
         sets = [f"--set={name}={value}" for name, value in self._settings.properties.items()]
         store = str(self.folder / "store")
+        if self._settings.is_secured:
+            words, self._entry = secure(self.folder)
+            names += words
         arguments = ["broker", "--store", store, "--port", "0", *names, often, *sets]
         places = self._served(stack, arguments, "broker")
         self.broker, self.name_server = places["broker"], places["namesrv"]
@@ -332,7 +360,7 @@ class Scene:
         self.check_service()
         broker_pid, name_pid = self.pids()
         words = [sys.executable, "-m", "tests.fuzz.bystander", self.broker, str(broker_pid)]
-        words += [self.name_server, str(name_pid)]
+        words += [self.name_server, str(name_pid), msgspec.json.encode(self._entry).decode()]
         with subprocess.Popen(
             words,
             cwd=Path(__file__).parents[2],

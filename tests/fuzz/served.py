@@ -14,21 +14,23 @@ from tests.fuzz.scene import Late, Scene
 
 _SHOWN = 400
 _RESTART_SHARE = 0.25
+SECURED = "secured "
+"""Before the name of an attack: with TLS and access control."""
 
 
-def play_served(target: str, number: int, flaw: str = "") -> Played:
+def play_served(target: str, number: int, flaw: str = "", *, is_secured: bool = False) -> Played:
     """Play one case and return what became of it.
 
     A case in which somebody was answered late is played again: it is a finding when it is late
     twice. The machine may have had something else to do.
     """
-    played = _play(target, number, flaw)
+    played = _play(target, number, flaw, is_secured)
     if played.is_late:
-        played = _play(target, number, flaw)
+        played = _play(target, number, flaw, is_secured)
     return played
 
 
-def _play(target: str, number: int, flaw: str) -> Played:
+def _play(target: str, number: int, flaw: str, is_secured: bool) -> Played:
     played = Played()
     inputs: list[tuple[str, object]] = []
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -36,7 +38,8 @@ def _play(target: str, number: int, flaw: str) -> Played:
     attack = ATTACKS[target]
     try:
         settings = attack.settings(random)
-        settings = replace(settings, ways=replace(settings.ways, flaw=flaw))
+        ways = replace(settings.ways, flaw=flaw)
+        settings = replace(settings, ways=ways, is_secured=is_secured)
         scene = Scene(random, lambda *fed: inputs.append(fed), folder, settings)
         if settings.prepare:
             settings.prepare(folder / "store", random)
@@ -55,7 +58,8 @@ def _play(target: str, number: int, flaw: str) -> Played:
             scene.check_log()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         shown = [f"  {name}: {str(value)[:_SHOWN]}" for name, value in inputs[-8:]]
-        lines = (f"{target}:{number} found:", *shown, traceback.format_exc(limit=-4))
+        prefix = SECURED if is_secured else ""
+        lines = (f"{prefix}{target}:{number} found:", *shown, traceback.format_exc(limit=-4))
         played.finding = "\n".join(lines)
         played.is_late = isinstance(error, Late)
     finally:

@@ -28,6 +28,12 @@ def test_nothing_is_found_at_real_servers(kind: str) -> None:
     assert not play_served(kind, CASES.get(kind, 0)).finding
 
 
+@pytest.mark.parametrize("kind", ["fields", "partial", "silent"])
+def test_nothing_is_found_with_tls_and_access_control(kind: str) -> None:
+    """The rest of the kinds: `make fuzz`."""
+    assert not play_served(kind, 0, is_secured=True).finding
+
+
 @pytest.mark.parametrize("flaw", FOUND)
 def test_the_fuzzer_finds_what_is_planted(flaw: str) -> None:
     case, as_what = FOUND[flaw]

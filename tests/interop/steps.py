@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
     `settles`: what it prints may lag behind for a while. `only`: compare the lines that match this.
     `is_subset`: compare the lines `name = value` or `name : value` of names that ours prints,
-    except `ours_only`, which Apache's has not.
+    except `ours_only`, which Apache's has not, or has with another default.
     `differs` says why the output is not the same.
     """
 
@@ -165,7 +165,21 @@ VISITORS = [
 ]
 
 # The check of message types is the proxy's at Apache's, where clients of the 5.x kind connect.
-OURS_ONLY = ("enableTopicMessageTypeCheck",)
+OURS_ONLY = (
+    *("enableTopicMessageTypeCheck", "openToEverybody", "ownNameServer", "haOpenToEverybody"),
+    *("haAllowedAddresses", "haMasterAddress", "auditFileCount", "auditFileSize"),
+    *("authenticationEnabled", "authenticationWhitelist"),
+    *("authorizationEnabled", "authorizationWhitelist"),
+    *("quotasOfGroups", "quotasOfTopics", "quotasOfUsers"),
+    *(f"max{what}PerSecondOf{of}" for what in ("Bytes", "Messages") for of in ("Group", "Topic")),
+    *("maxBytesPerSecondOfUser", "maxMessagesPerSecondOfUser", "maxConnections"),
+    *("maxConnectionsOfAddress", "maxNewConnectionsPerSecondOfAddress", "maxGroups"),
+    *("maxGroupsOfUser", "maxTopics", "maxTopicsOfUser", "maxTimedMessages", "maxReceivedBytes"),
+    *("maxUnsentBytes", "maxWaitingPullBytes", "maxWaitingPullBytesOfConnection"),
+    "maxWaitingPullsOfConnection",
+    # Both have these, with other defaults: see decision 076.
+    *("haListenPort", "inSyncReplicas"),
+)
 
 SETTINGS = [
     Step("getBrokerConfig -n NS -b BROKER", is_subset=True, ours_only=OURS_ONLY),

@@ -74,7 +74,7 @@ def _both(step: Step, there: Asked, here: Asked) -> tuple[list[str], list[str]]:
         theirs, ours = there.run(step), here.run(step)
         if step.is_subset:
             names = {_name(line) for line in ours}
-            theirs = [line for line in theirs if _name(line) in names]
+            theirs = [line for line in theirs if _name(line) in names.difference(step.ours_only)]
             ours = [line for line in ours if _name(line) not in step.ours_only]
         if not step.settles or theirs == ours or not budget.is_left():
             return theirs, ours

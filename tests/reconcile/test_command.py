@@ -60,6 +60,8 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--since": "2026-11-20", "--until": "2026-11-19"}, "--since must be before --until"),
         ({"--db-share": "0"}, "--db-share takes a share above 0, up to 1, not 0.0"),
         ({"--repair": "all"}, "--repair takes plan or apply"),
+        ({"--slave-store": "nowhere"}, "nowhere is not a store directory: it does not exist"),
+        ({"--slave-store": "b=there"}, "--slave-store b=there: its master is not given"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_1(

@@ -35,6 +35,7 @@ class Slave:
     def take(self, transfer: Transfer) -> None:
         for piece in self.copied.take(transfer):
             self.copier.append(*piece)
+        self.copied.invariants()
         flush(self.store)
 
     def killed(self) -> "Slave":

@@ -1,7 +1,10 @@
 """The replies of a synchronous master wait for its slaves, but not for ever."""
 
+import pytest
+
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, decode_command, reply
@@ -32,6 +35,7 @@ def waiting() -> ReplicatedAnswers:
     for number, frame in ((1, stored_reply(1)), (2, stored_reply(2)), (3, other_reply(3))):
         answers.when_stored(number, number * 100, frame)
         assert answers.end_turn(number * 100) == []
+        answers.invariants()
     return answers
 
 
@@ -72,6 +76,32 @@ def test_a_clock_that_was_set_back_ends_the_wait() -> None:
     assert codes(answers.take_ready()) == {1: ResponseCode.FLUSH_SLAVE_TIMEOUT}
 
 
+def test_a_reply_that_waited_for_a_new_topic_says_that_no_slave_has_the_message() -> None:
+    """The others of its turn have left by then."""
+    answers = waiting()
+    answers.acknowledge(100, has_slaves=False)
+    answers.release(300)
+    answers.take_ready()
+    answers.late(4, 90, stored_reply(4))
+    answers.late(5, 250, stored_reply(5))
+    answers.has_slaves = True
+    answers.late(6, 250, stored_reply(6))
+    assert codes(answers.take_ready()) == {
+        4: 0,
+        5: ResponseCode.SLAVE_NOT_AVAILABLE,
+        6: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+
+
+def test_a_reply_whose_record_is_given_up_before_its_turn_ends_says_so() -> None:
+    answers = waiting()
+    answers.late(4, 400, stored_reply(4))
+    answers.acknowledge(0, has_slaves=False)
+    answers.release(400)
+    answers.take_ready()
+    assert codes(answers.end_turn(400)) == {4: ResponseCode.SLAVE_NOT_AVAILABLE}
+
+
 def test_without_slaves_nothing_waits() -> None:
     answers = waiting()
     answers.release(100)
@@ -79,3 +109,15 @@ def test_without_slaves_nothing_waits() -> None:
     assert codes(answers.take_ready()) == {1: ResponseCode.SLAVE_NOT_AVAILABLE}
     answers.release(200)
     assert codes(answers.take_ready()) == {2: ResponseCode.SLAVE_NOT_AVAILABLE}
+
+
+def test_the_invariants_find_replies_out_of_order() -> None:
+    answers = waiting()
+    answers.invariants()
+    answers._withheld.reverse()
+    with pytest.raises(InvariantBroken, match="S2"):
+        answers.invariants()
+    answers = waiting()
+    answers.released = 50
+    with pytest.raises(InvariantBroken, match="K8"):
+        answers.invariants()

@@ -1,5 +1,7 @@
 """What a slave answers: it serves what it has copied, and takes nothing from clients."""
 
+import json
+
 import pytest
 from tests.broker_core.broker_world import (
     GROUP,
@@ -9,42 +11,20 @@ from tests.broker_core.broker_world import (
     send_header,
     waiting_pull_header,
 )
+from tests.broker_core.half_world import COMMIT, end, ending, prepare
+from tests.replication.slave_world import Slave
 
-from reliable_mq.broker_core.master_tables import table_requests, take_table
-from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.names import OP_TOPIC
+from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.replication.copied_log import CopiedLog
-from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-
-
-class Slave(BrokerWorld):
-    """A slave of another world, which it follows when it is told to."""
-
-    def __init__(self, master: BrokerWorld, **properties: str) -> None:
-        roles = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
-        super().__init__(None, **{**roles, **properties})
-        self._master = master
-
-    def follow(self) -> None:
-        """Copy what is new, and take the tables over."""
-        log, own = self._master.state.store.log, self.state.store.log
-        copied, copier = CopiedLog(own.end, own.segment_size), Copier(self.state.store)
-        while copied.received < log.end:
-            part = log.read(copied.received, min(1_000, log.end - copied.received))
-            for piece in copied.take(Transfer(copied.received, part)):
-                copier.append(*piece)
-        for asked in table_requests():
-            answer = self._master.ask(asked.code, asked.ext_fields)
-            take_table(self.state, asked.code, answer.body, self.now_ms)
-        self.finish_turn()
 
 
 @pytest.fixture
 def master() -> BrokerWorld:
     made = BrokerWorld()
-    made.create_topic(queues=2)
+    made.create_topic(queues=4)
     return made
 
 
@@ -134,12 +114,41 @@ def test_a_slave_delivers_no_delayed_message_and_a_promoted_one_does(master: Bro
     promoted.send(b"new")
 
 
+def test_a_name_server_may_take_the_topics_of_a_slave_while_its_master_is_away(
+    master: BrokerWorld,
+) -> None:
+    """But no slave of ours stands for its master yet."""
+    (of_slave,) = registrations(Slave(master).state)
+    (of_master,) = registrations(master.state)
+    assert of_slave.ext_fields["enableActingMaster"] == "false"
+    assert "enableActingMaster" not in of_master.ext_fields
+
+
+def test_a_slave_that_starts_between_a_commit_and_its_op_record_appends_nothing(
+    master: BrokerWorld,
+) -> None:
+    """A master that starts there stores the op record. The slave's comes from its master."""
+    assert end(master, ending(prepare(master), COMMIT)).code == Code.SUCCESS
+    (op,) = master.records(OP_TOPIC)
+    slave = Slave(master)
+    slave.copy(op.commit_log_offset)
+    slave.stop()
+
+    slave.start()
+    slave.finish_turn()
+    assert slave.state.store.log.end == op.commit_log_offset
+
+    slave.follow()
+    assert slave.records(OP_TOPIC) == [op]
+
+
 @pytest.mark.parametrize(
     ("properties", "says"),
     [
         ({"brokerRole": "LEADER"}, "use ASYNC_MASTER, SYNC_MASTER or SLAVE"),
         ({"brokerRole": "SLAVE"}, "brokerId=0: a broker with brokerRole=SLAVE has a number above"),
         ({"brokerId": "1"}, "brokerId=1: a broker with brokerRole=ASYNC_MASTER has 0"),
+        ({"slaveFlush": "never"}, "slaveFlush=never: use disk or received"),
         ({"haMasterAddress": "nowhere"}, "haMasterAddress=nowhere: host:port"),
         ({"haAllowedAddresses": "10.0.0.0/99"}, "haAllowedAddresses: '10.0.0.0/99'"),
     ],
@@ -164,3 +173,28 @@ def test_tables_that_are_the_same_are_not_written_again(master: BrokerWorld) -> 
 
     assert not slave.state.offsets.is_dirty
     assert len(slave.disk.operations) == before
+
+
+def test_a_slave_counts_no_copy_as_a_message_that_was_put(master: BrokerWorld) -> None:
+    for number in range(5):
+        master.send(b"%d" % number)
+    slave = Slave(master)
+    slave.follow()
+    slave.now_ms += 20_000
+    slave.core.tick(slave.now_ms)
+    for world, count, is_active in ((master, "5", "true"), (slave, "0", "false")):
+        table = json.loads(world.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+        assert (table["msgPutTotalTodayNow"], table["brokerActive"]) == (count, is_active)
+
+
+def test_a_slave_tells_its_role_and_why_it_has_no_tables(master: BrokerWorld) -> None:
+    slave = Slave(master)
+    slave.state.master_tables.failure = "request 21 is refused"
+    slave.now_ms += 7_000
+    table = json.loads(slave.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert table["masterTablesFailure"] == "request 21 is refused"
+    assert int(table["masterTablesAgeSeconds"]) >= 7
+    told = slave.ask(Ask.GET_BROKER_CONFIG).body.decode().splitlines()
+    assert {"brokerRole=SLAVE", "ownNameServer=false", "haOpenToEverybody=false"} <= set(told)
+    theirs = json.loads(master.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert "masterTablesFailure" not in theirs

@@ -12,6 +12,7 @@ import pytest
 from tests.forked_child import in_child
 
 from reliable_mq.errors import StoreError, StoreInUse
+from reliable_mq.runtime import disk_file, file_disk
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -196,3 +197,30 @@ def test_the_file_of_users_is_for_its_owner_only(tmp_path: Path) -> None:
     umask = os.umask(0o022)
     os.umask(umask)
     assert stat.S_IMODE((folder / "topics.json").stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("kind", ["made before", "made after", "the system failed"])
+def test_names_that_were_written_back_together_are_not_synced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A checkpoint with thousands of new queues would take minutes."""
+    synced: list[Path] = []
+    monkeypatch.setattr(disk_file, "sync_folder", lambda _files, folder: synced.append(folder))
+    if kind == "the system failed":
+        monkeypatch.setattr(file_disk, "_SYNCFS", lambda _descriptor: -1)
+    elif file_disk._SYNCFS is None:
+        pytest.skip("this system has no syncfs")
+    disk = FileDisk(tmp_path)
+    if kind == "made after":
+        disk.write_back()
+    file = disk.open("consumequeue/t/0/0", 20)
+    file.write(0, [b"x" * 20])
+    if kind != "made after":
+        disk.write_back()
+    file.sync()
+    assert bool(synced) == (kind != "made before")
+    synced.clear()
+    file.sync()
+    assert synced == []
+    file.close()
+    disk.close()

@@ -1,6 +1,7 @@
 """Encrypted connections of a server: who is served, and what closes a connection in one line."""
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -13,6 +14,7 @@ from tests.runtime.tls_world import HOST, Certificates, connect_encrypted
 from tests.waiting import eventually
 
 from reliable_mq.line_limit import LINES_A_MINUTE
+from reliable_mq.runtime.listener import ServerConnection
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.wire.command import encode_command, request
 
@@ -231,3 +233,28 @@ def test_a_silent_encrypted_connection_is_closed_as_a_plain_one(made: Certificat
                 await eventually(lambda: len(echo.gone) == 2)
 
     run(test)
+
+
+def test_what_a_closed_connection_held_is_free_without_the_garbage_collector(
+    made: Certificates,
+) -> None:
+    """The begin of a frame may have 16 MiB, and the collector may run much later."""
+
+    async def test() -> None:
+        with made.server() as tls:
+            async with serving(tls=tls) as echo:
+                reader, writer = await connect_encrypted(echo, made.client())
+                assert await is_served(reader, writer)
+                writer.write(encode_command(request(7, body=bytes(2**20)))[:-1])
+                await writer.drain()
+                writer.transport.abort()
+                await eventually(lambda: len(echo.gone) == 1)
+                left = [each for each in gc.get_objects() if isinstance(each, ServerConnection)]
+                assert not left
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()

@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import ssl
+import time
+from collections.abc import Callable
 
 import pytest
 from tests.runtime.echo_server import is_served, run, serving
 from tests.runtime.test_tls import VERSIONS, lines_of
 from tests.runtime.tls_world import Certificates, connect_encrypted
 from tests.waiting import eventually
+
+from reliable_mq.runtime.tls_contexts import fault_of
 
 
 @pytest.fixture(autouse=True)
@@ -93,24 +97,35 @@ def test_an_old_version_of_tls_is_refused(
     assert "from 1.2" in line
 
 
-@pytest.mark.parametrize("kind", ["expired", "of another host", "of an unknown authority"])
+BAD = ("expired", "not valid yet", "of another host", "of an unknown authority")
+
+
+@pytest.mark.parametrize("kind", BAD)
 def test_a_client_leaves_a_server_whose_certificate_is_wrong(
     made: Certificates, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    if kind == "of an unknown authority":
-        cert = foreign(made)
-    else:
-        cert = made.expired("bad") if kind == "expired" else made.issue("bad", "other")
+    """A clock of the client that is behind is as a certificate whose time has not come."""
+    kinds: dict[str, Callable[[str], str]] = {
+        "expired": made.expired,
+        "not valid yet": made.later,
+        "of another host": lambda name: made.issue(name, "other"),
+        "of an unknown authority": lambda _name: foreign(made),
+    }
+    cert = kinds[kind]("bad")
+    is_of_dates = kind in ("expired", "not valid yet")
 
     async def test() -> None:
         with made.server(server_certPath=cert) as tls:
             async with serving(tls=tls) as echo:
-                with pytest.raises(ssl.SSLCertVerificationError):
+                with pytest.raises(ssl.SSLCertVerificationError) as refused:
                     await connect_encrypted(echo, made.client())
+                assert ("clocks" in fault_of(refused.value)) == (kind == "not valid yet")
                 await eventually(lambda: tls.outcomes["failed"] == 1)
                 await eventually(lambda: len(echo.gone) == 1)
-                assert (tls.expires_at > 0) != (kind == "expired")
+                assert (tls.expires_at > time.time()) != (kind == "expired")
+                assert tls.expires_at > 0, "the metric and its alert show it"
 
     run(test)
     assert len(lines_of(caplog, "tls_refused")) == 1
-    assert len(lines_of(caplog, "tls_certificate_doubtful")) == (kind == "expired")
+    told = [each for each in caplog.records if each.event == "tls_certificate_doubtful"]  # type: ignore[attr-defined]
+    assert [each.levelno for each in told] == [logging.ERROR] * is_of_dates, "loudly, and once"

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import shutil
 import ssl
+import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -101,6 +103,42 @@ def test_files_that_cannot_be_used_are_told_once_and_the_certificate_goes_on(
     assert getattr(record, "event", "") == "tls_not_reloaded"
     made.issue("server")
     assert looked_twice(tls)
+    assert tls.context is not before
+
+
+def test_a_certificate_that_expires_while_it_is_used_is_told_loudly_and_once(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections go on: whether to trust it is for each client to say."""
+    now = time.time()
+    tls = ServerTls(made.settings(), clock=lambda: now)
+
+    def told() -> list[logging.LogRecord]:
+        wanted = "tls_certificate_doubtful"
+        return [each for each in caplog.records if getattr(each, "event", "") == wanted]
+
+    tls.note_end()
+    assert not told()
+    now = tls.expires_at + 1
+    tls.note_end()
+    tls.note_end()
+    (line,) = told()
+    assert line.levelno == logging.ERROR
+    assert "certificate has expired" in line.getMessage()
+    assert tls.context is not None
+
+
+def test_a_certificate_whose_time_has_not_come_is_used_when_it_has(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock of whoever made it may be ahead of this one."""
+    tls = ServerTls(made.settings())
+    before = tls.context
+    made.issue("server", not_before=datetime.now(UTC) + timedelta(seconds=2))
+    for _ in range(3):
+        assert not tls.look_once()
+    assert len(caplog.records) == 1, "told once"
+    run(lambda: eventually(tls.look_once))
     assert tls.context is not before
 
 

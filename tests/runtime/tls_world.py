@@ -29,9 +29,15 @@ class Certificates:
     def ca(self) -> str:
         return str(self.folder / "ca.pem")
 
-    def issue(self, name: str, host: str = HOST, not_after: datetime | None = None) -> str:
+    def issue(
+        self,
+        name: str,
+        host: str = HOST,
+        not_after: datetime | None = None,
+        not_before: datetime | None = None,
+    ) -> str:
         """Write a certificate with its chain and its key into one file; return the path."""
-        made = self.authority.issue_cert(host, not_after=not_after)
+        made = self.authority.issue_cert(host, not_after=not_after, not_before=not_before)
         path = self.folder / f"{name}.pem"
         path.unlink(missing_ok=True)
         made.private_key_and_cert_chain_pem.write_to_path(str(path))
@@ -39,6 +45,10 @@ class Certificates:
 
     def expired(self, name: str) -> str:
         return self.issue(name, not_after=datetime.now(UTC) - timedelta(days=1))
+
+    def later(self, name: str) -> str:
+        """Write a certificate that is valid from tomorrow on; return the path."""
+        return self.issue(name, not_before=datetime.now(UTC) + timedelta(days=1))
 
     def pair(self, name: str, password: bytes = b"") -> tuple[str, str]:
         """Write a certificate and its key into two files, the key as PKCS #8; return the paths."""

@@ -1,11 +1,13 @@
 """A request as the model sees it, and what says how it must be answered."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from tests.simulation.facts import Expected
 
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_command
+from reliable_mq.wire.frame import FrameReader
 
 if TYPE_CHECKING:
     from tests.simulation.model import Model
@@ -42,3 +44,12 @@ class Kind(Protocol):
     def may_wait(self, model: "Model", asked: Asked) -> bool:
         """Whether the answer may come in a later turn though nothing was stored."""
         ...
+
+
+def commands_of(frames: Sequence[tuple[int, bytes]]) -> list[tuple[int, Command]]:
+    """Return the commands in what a broker sends, each with its connection."""
+    return [
+        (connection, decode_command(cut))
+        for connection, frame in frames
+        for cut in FrameReader().feed(frame)
+    ]

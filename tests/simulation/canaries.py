@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from tests.simulation.kinds import ASKED
+from tests.simulation.pair_canaries import PAIR_CANARIES, PAIR_HABITATS
 from tests.simulation.plan import SEGMENT_SIZES
 
 from reliable_mq.broker_core.answers import Answers
@@ -248,6 +249,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a reset not told": (OffsetTable, "take_reset", lambda _: lambda *_at: None),
     "a queue trimmed too far": (ConsumeQueue, "trim", _trim_too_far),
     "an answer twice": (Answers, "release", _answer_twice),
+    **PAIR_CANARIES,
 }
 
 
@@ -341,6 +343,7 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         "kinds_off": _all_but("send", "delayed"),
     },
     "a repeated end too early": {"duplicate": 0.5, "disk_ms": 5.0, "kinds_off": []},
+    **PAIR_HABITATS,
 }
 
 

@@ -26,6 +26,8 @@ Heard = Callable[[Command | None], None]
 class Caller:
     """One client's end of its link, renewed when it is lost."""
 
+    is_broker = False
+
     def __init__(self, world: World, machine: Machine) -> None:
         self._world = world
         self._machine = machine

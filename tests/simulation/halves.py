@@ -128,9 +128,12 @@ class Halves:
             raise Violation(f"a producer is asked too soon, or twice, for {copy}")
         self._asked.add(copy.log_offset)
 
-    def nobody_is_unasked(self) -> None:
-        """Check that somebody was asked for every copy that shows."""
-        while self._unasked and self._unasked[0].number < self._model.visible:
+    def nobody_is_unasked(self, now_ms: int) -> None:
+        """Check that somebody was asked for every copy that shows; who asks waits for a slave."""
+        visible, copying = self._model.visible, self._model.copying
+        while self._unasked and self._unasked[0].number < visible:
+            if copying.may_wait(self._unasked[0], now_ms):
+                return
             copy = self._unasked.pop(0)
             if copy.log_offset not in self._asked:
                 raise Violation(f"there are producers, and none is asked for {copy}")

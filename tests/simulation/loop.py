@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from tests.simulation.wires import Make, Wires
 from tests.simulation.world import World
 
 from reliable_mq.broker_core.store.disk import DiskFile
@@ -36,11 +37,13 @@ class WorldLoop:
     Args:
         world: the clock.
         guard: runs a step unless the machine is dead, and notices when it dies in it.
+        wires: carry its connections to other machines; None: it has none.
     """
 
-    def __init__(self, world: World, guard: Guard) -> None:
+    def __init__(self, world: World, guard: Guard, wires: Wires | None = None) -> None:
         self._world = world
-        self._guard = guard
+        self.guard = guard
+        self.wires = wires
         self._woken_ms = 0.0
         self._works: list[Coroutine[Any, Any, Any]] = []
 
@@ -62,7 +65,7 @@ class WorldLoop:
     def _at(self, delay_ms: float, callback: Callable[..., object], args: Any) -> _Handle:
         when = (self._world.time_ms + delay_ms) / 1000
         handle = _Handle(self, when, callback, *args)
-        self._world.later(delay_ms, lambda: self._guard(handle.run))
+        self._world.later(delay_ms, lambda: self.guard(handle.run))
         return handle
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
@@ -73,6 +76,11 @@ class WorldLoop:
     ) -> asyncio.TimerHandle:
         return self._at(delay * 1000, callback, args)
 
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self._at(max(0.0, when * 1000 - self._world.time_ms), callback, args)
+
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> _Handle:
         """Call it when the loop notices: a little later, in the order of the calls."""
         world = self._world
@@ -82,6 +90,20 @@ class WorldLoop:
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self.loop)
+
+    def create_task(
+        self, work: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
+    ) -> asyncio.Task[Any]:
+        self._works = [begun for begun in self._works if not _is_done(begun)]
+        self._works.append(work)
+        return asyncio.Task(work, loop=self.loop, name=name)
+
+    async def create_connection(
+        self, make: Make, _host: str, _port: int, **options: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        assert not options.get("ssl")
+        assert self.wires is not None
+        return await self.wires.connect(self, make)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Leave the event in the world's heap; it does nothing."""
@@ -95,21 +117,23 @@ class WorldLoop:
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Tasks of a machine that died are never done: nobody wants to know."""
 
-    def carry_out(self, work: Coroutine[Any, Any, Any]) -> None:
+    def carry_out(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Let a coroutine run; what it raises is raised out of an event."""
-        self._works = [begun for begun in self._works if _is_new(begun)]
-        self._works.append(work)
-        task = asyncio.Task(work, loop=self.loop)
+        task = self.create_task(work)
         task.add_done_callback(lambda done: None if done.cancelled() else done.result())
+        return task
 
     def stop(self) -> None:
-        """Let nothing begin any more."""
-        for work in filter(_is_new, self._works):
-            work.close()
+        """Let nothing begin any more, and nothing go on."""
+        works, self._works = self._works, []
+        with self.running():
+            for work in works:
+                if inspect.getcoroutinestate(work) != inspect.CORO_RUNNING:
+                    work.close()
 
 
-def _is_new(work: Coroutine[Any, Any, Any]) -> bool:
-    return inspect.getcoroutinestate(work) == inspect.CORO_CREATED
+def _is_done(work: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 class WorldJobs:

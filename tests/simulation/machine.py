@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+import msgspec
+from tests.simulation.follower import Follower
 from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs
 from tests.simulation.model import Model
 from tests.simulation.network import Link, Network
-from tests.simulation.plan import BODY_SIZE_MAX, DELAY_LEVELS, HALF_TIMEOUT_MS
+from tests.simulation.roles import Replicating, Role
+from tests.simulation.settings import config_of
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
 
-from reliable_mq.broker_core.config import BrokerConfig
-from reliable_mq.broker_core.config_reading import broker_config
+from reliable_mq.broker_core.answers import Answer
+from reliable_mq.broker_core.config import SYNC_FLUSH
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
@@ -29,49 +32,26 @@ _USED_MAX = 0.85  # above it files of the log go however young they are
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
 
-def config_of(world: World) -> BrokerConfig:
-    """Return the broker's settings."""
-    plan = world.plan
-    config, warnings = broker_config(
-        {
-            "brokerName": "broker",
-            "mappedFileSizeCommitLog": str(plan.segment_size),
-            "mappedFileSizeConsumeQueue": str(plan.queue_file_size),
-            "maxHashSlotNum": "50",
-            "maxIndexNum": "500",
-            "maxMessageSize": str(BODY_SIZE_MAX * 2),
-            "messageDelayLevel": DELAY_LEVELS,
-            "flushDiskType": "SYNC_FLUSH" if plan.is_sync_flush else "ASYNC_FLUSH",
-            "flushConsumerOffsetInterval": "300",
-            "flushDelayOffsetInterval": "200",
-            "transactionTimeOut": str(HALF_TIMEOUT_MS),
-            "transactionCheckInterval": str(plan.half_check_ms or 100_000_000),
-            "transactionCheckMax": str(plan.half_checks_max),
-            "cleanResourceInterval": str(plan.clean_ms),
-            "deleteFileBatchMax": "2",
-            "cleanFileForciblyEnable": "true",
-            "mappedFileSizeTimerLog": "4096",
-            "recallMessageEnable": "true",
-            "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",
-        }
-    )
-    assert not warnings
-    return config
-
-
 class Machine:
     """One broker over its lives."""
 
-    def __init__(self, world: World, model: Model, disk: WatchedDisk) -> None:
+    def __init__(
+        self, world: World, model: Model | Follower, disk: WatchedDisk, role: Role | None = None
+    ) -> None:
         self._world = world
         self._model = model
         self._disk = disk
-        self._config = config_of(world)
+        self._role = role
+        self._power_loss = world.plan.power_loss if role is None else role.power_loss
+        self._config = config_of(world.plan, role.properties if role else {})
+        self._is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
+        self._replicating: Replicating | None = None
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
         self._is_closing = False
         self._is_cleaning = False
+        self.is_lost = False
         disk.segments_kept = world.plan.segments_kept
         self._loop: WorldLoop | None = None
         self._writer: LogWriter
@@ -82,7 +62,7 @@ class Machine:
     def start(self) -> None:
         """Start the broker over what the disk has."""
         world = self._world
-        if self.core is not None:
+        if self.core is not None or self.is_lost:
             return
         self.lives = next(self._life)
         world.note("start", self.lives)
@@ -108,14 +88,14 @@ class Machine:
         self._is_closing = self._is_cleaning = self._turn_is_due = False
         self._model.opened(core)
         guard = self._guard_of(self.lives)
-        self._loop = WorldLoop(world, guard)
+        self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
         guard(lambda: self._begin_life(guard))
 
     def _begin_life(self, guard: Guard) -> None:
         plan = self._world.plan
         self._writer = LogWriter(
             self._disk,
-            0 if plan.is_sync_flush else plan.sync_interval_ms / 1000,
+            0 if self._is_sync_flush else (plan.sync_interval_ms or 50.0) / 1000,
             self._stored,
             WorldSyncs(self._world, guard),
             self._note_room,
@@ -123,6 +103,9 @@ class Machine:
             jobs=WorldJobs(self._world, guard),
             on_broken=_broken,
         )
+        if self._role is not None:
+            parts = (self._config, self._alive(), self._writer)
+            self._replicating = self._role.begin(self._running, parts, self._send, self._run_turn)
         self._run_turn()
         self._every(plan.tick_ms, self._tick)
         self._every(plan.checkpoint_ms, self._checkpoint)
@@ -188,11 +171,17 @@ class Machine:
             return
         self._world.note("stop cleanly")
         self._is_closing = True
-        self._guard_of(self.lives)(lambda: self._running.carry_out(self._close()))
+
+        def close() -> None:
+            self._running.carry_out(self._close())
+
+        self._guard_of(self.lives)(close)
 
     async def _close(self) -> None:
         """Stop; what `BrokerServer.close` does once nobody is listened to."""
         core = self._alive()
+        if self._replicating is not None:
+            await self._replicating.cancel()
         self._run_turn()
         await self._writer.drain()
         self._writer.close()
@@ -207,6 +196,9 @@ class Machine:
         self.forget()
         self._model.down(is_power_loss=is_power_loss)
         self.network.cut_all()
+        self._replicating = None
+        if self._role is not None and self._loop is not None:
+            self._role.wires.tear(self._loop)
 
     def forget(self) -> None:
         """Let go of work that never began; nothing is played any more."""
@@ -215,7 +207,7 @@ class Machine:
 
     def _fall(self) -> None:
         world = self._world
-        is_power_loss = world.chance(world.plan.power_loss)
+        is_power_loss = world.chance(self._power_loss)
         world.note("power loss" if is_power_loss else "kill")
         self._end_life(is_power_loss=is_power_loss)
         if is_power_loss:
@@ -223,6 +215,26 @@ class Machine:
         else:
             self._disk.kill()
         world.later(world.around(world.plan.restart_after_ms), self.start)
+
+    def lose_disk(self) -> None:
+        """Stop, and start again with an empty disk."""
+        self._end_life(is_power_loss=False)
+        self._disk.wipe()
+        self._disk.kill()
+        self._world.later(self._world.plan.restart_after_ms, self.start)
+
+    def destroy(self) -> bool:
+        """Stop for ever, however it goes; return whether by power loss."""
+        self.is_lost = True
+        is_power_loss = self._world.chance(self._power_loss)
+        if self.core is not None:
+            self._end_life(is_power_loss=is_power_loss)
+        elif is_power_loss:
+            self._model.down(is_power_loss=True)
+        if is_power_loss:
+            self._disk.lose_power(self._world.random)
+        self._disk.kill()
+        return is_power_loss
 
     def came(self, link: Link, data: bytes) -> None:
         """Take bytes that a client sent; a broker that stops reads no more."""
@@ -235,7 +247,8 @@ class Machine:
             command = decode_command(frame)
             self._world.note("request", link.connection.id, command.code, command.opaque)
             self._look_for_room()
-            self._model.received(link.connection.id, command, now_ms)
+            if not link.peer.is_broker:
+                self._model.received(link.connection.id, command, now_ms)
             core.receive(link.connection, decode_request(frame), now_ms)
             if self._model.has_room and core.state.pressure.is_disk_full:
                 self._model.found_no_room()
@@ -248,7 +261,8 @@ class Machine:
         """Note that a link is gone."""
         if self.core is not None:
             self.core.disconnected(link.connection.id)
-            self._model.disconnected(link.connection.id)
+            if not link.peer.is_broker:
+                self._model.disconnected(link.connection.id)
 
     def _due_turn(self) -> None:
         if self._turn_is_due:
@@ -258,22 +272,40 @@ class Machine:
         self._turn_is_due = False
         core = self._alive()
         turn = core.take_turn()
-        self._model.turn(turn, self._world.now_ms)
-        by_connection: dict[int, list[bytes]] = {}
-        for connection, frame in turn.replies:
-            by_connection.setdefault(connection, []).append(frame)
-        for connection, frames in by_connection.items():
-            self.network.answer(connection, frames)
+        judged = msgspec.structs.replace(turn, replies=self._to_clients(turn.replies))
+        self._model.turn(judged, self._world.now_ms)
+        self._answer(turn.replies)
         self._writer.write_turn(turn)
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
             check_invariants(core)
+            if self._replicating is not None and self._replicating.whole.master is not None:
+                self._replicating.whole.master.invariants()
+
+    def _to_clients(self, replies: list[Answer]) -> list[Answer]:
+        """Return the replies that are not for another broker."""
+        brokers = {number for number, link in self.network.links.items() if link.peer.is_broker}
+        return [each for each in replies if each[0] not in brokers]
+
+    def _answer(self, replies: list[Answer]) -> None:
+        by_connection: dict[int, list[bytes]] = {}
+        for connection, frame in replies:
+            by_connection.setdefault(connection, []).append(frame)
+        for connection, frames in by_connection.items():
+            self.network.answer(connection, frames)
+
+    def _send(self, replies: list[Answer]) -> None:
+        """Send what waited for a slave, between two turns."""
+        self._model.sent(self._to_clients(replies))
+        self._answer(replies)
 
     def _stored(self, end: int, is_durable: bool) -> None:
         core = self._alive()
         self._world.note("stored", end, "durable" if is_durable else "written")
         core.stored(end, durable=is_durable)
         self._model.stored(end, self._world.now_ms)
+        if self._replicating is not None and self._replicating.whole.is_on:
+            self._replicating.whole.stored()
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:
@@ -352,6 +384,7 @@ def _broken(error: Exception) -> NoReturn:
 def check_invariants(core: BrokerCore) -> None:
     """Ask every table of a broker for its invariants."""
     state = core.state
-    tables = (state.store, state.store.log, state.topics, state.groups, state.offsets)
-    for table in (*tables, state.clients, state.locks, state.pulls, state.schedule):
+    stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
+    served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
+    for table in (*stored, *served):
         table.invariants()

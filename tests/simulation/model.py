@@ -16,9 +16,10 @@ The model sees what the broker sees (commands, time, how far the disk has come) 
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tests.simulation.asked import Asked, Kind
+from tests.simulation.asked import Asked, Kind, commands_of
+from tests.simulation.copying import Copying
 from tests.simulation.delays import Delays
 from tests.simulation.disk_log import records_of, survivors
 from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of, first_kept
@@ -32,8 +33,7 @@ from tests.simulation.watched_disk import WatchedDisk
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, decode_command
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.command import Command
 
 _ROOM_FOUND_MS = 1_500  # so soon the broker finds that the disk has room again
 
@@ -51,6 +51,8 @@ class Model:
         self._kinds = kinds
         self._disk = disk
         self._is_sync_flush = plan.is_sync_flush
+        self.copying = Copying(plan)
+        self.on_opened: Callable[[BrokerCore], None] = lambda _core: None
         self.log: list[Entry] = []
         self.queues: dict[tuple[str, int], Queue] = {}
         self.by_offset: dict[int, Entry] = {}
@@ -134,6 +136,7 @@ class Model:
     def clock_was_set(self, change_ms: float) -> None:
         """Note that the clock jumped: what is due, and who is silent, begins anew."""
         self._disturbed()
+        self.copying.clock_was_set(change_ms)
         self.delays.clock_was_set(change_ms)
         self.tables.producers.clear()
 
@@ -152,6 +155,7 @@ class Model:
     def ticked(self, now_ms: int) -> None:
         """Note that the broker looked at the clock."""
         self.waiting.ticked(now_ms)
+        self.tables.ticked(now_ms)
 
     # what the broker does
 
@@ -161,17 +165,7 @@ class Model:
         self.visible_before.clear()
 
     def _check_turn(self, turn: Turn, now_ms: int) -> None:
-        replies = [
-            (connection, decode_command(cut))
-            for connection, frame in turn.replies
-            for cut in FrameReader().feed(frame)
-        ]
-        for _, command in replies:
-            self._told(command)
-        answers = [pair for pair in map(self._asked_for, replies) if pair]
-        refused = {id(asked) for asked, reply in answers if reply.code and asked.expected_count}
-        if refused:
-            self._expected = deque(p for p in self._expected if id(p[0]) not in refused)
+        answers = self._answers_in(turn.replies)
         if turn.batch:
             for record in records_of(turn.batch):
                 self._appended(entry_of(record), now_ms)
@@ -180,14 +174,34 @@ class Model:
             asked, missing = self._expected[0]
             raise Violation(f"request {asked.command.code} was taken but not stored: {missing}")
         for asked, reply in answers:
-            if asked.expected_count and not reply.code:
-                self._acknowledge(asked)
-            if not asked.lacks_room:
-                asked.kind.check(self, asked, reply)
-            elif reply.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
-                raise Violation(f"there was no room, and the answer is {reply}")
-            self.answered_count += 1
-        self._nobody_is_forgotten()
+            self._judge(asked, reply)
+        self._nobody_is_forgotten(now_ms)
+
+    def sent(self, replies: list[tuple[int, bytes]]) -> None:
+        """Check answers that leave between two turns: they waited for a slave."""
+        for asked, reply in self._answers_in(replies):
+            self._judge(asked, reply)
+
+    def _answers_in(self, replies: list[tuple[int, bytes]]) -> list[tuple[Asked, Command]]:
+        commands = commands_of(replies)
+        for _, command in commands:
+            self._told(command)
+        answers = [pair for pair in map(self._asked_for, commands) if pair]
+        refused = [each for each, reply in answers if reply.code and not each.entries]
+        if refused:
+            self._expected = deque(p for p in self._expected if p[0] not in refused)
+        return answers
+
+    def _judge(self, asked: Asked, reply: Command) -> None:
+        if asked.entries:
+            self.copying.answered(self.log[asked.entries[-1]], reply)
+        if asked.expected_count and not reply.code:
+            self._acknowledge(asked)
+        if not asked.lacks_room:
+            asked.kind.check(self, asked, reply)
+        elif reply.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
+            raise Violation(f"there was no room, and the answer is {reply}")
+        self.answered_count += 1
 
     def _told(self, command: Command) -> None:
         """Check a request of the broker's own."""
@@ -266,7 +280,7 @@ class Model:
             raise Violation(f"entry {last} is acknowledged after {self._acknowledged - 1}")
         self._acknowledged = max(self._acknowledged, last + 1)
 
-    def _nobody_is_forgotten(self) -> None:
+    def _nobody_is_forgotten(self, now_ms: int) -> None:
         for asked in self._fresh:
             may_wait = asked.entries or asked.kind.may_wait(self, asked)
             if not asked.is_answered and not may_wait:
@@ -279,11 +293,13 @@ class Model:
                 break
             if asked.is_answered or asked.new_topic in self._unsaved_topics():
                 continue
+            if self.copying.may_wait(self.log[asked.entries[-1]], now_ms):
+                continue
             # An answer that waited for its topic's file then waits with those of the next turn.
             if not asked.new_topic or self.visible == len(self.log):
                 raise Violation(f"{asked.command.code} is stored and has no answer")
         self.waiting.nobody_is_forgotten()
-        self.halves.nobody_is_unasked()
+        self.halves.nobody_is_unasked(now_ms)
 
     def _unsaved_topics(self) -> set[str]:
         return self.tables.topics.keys() - self.tables.saved_topics
@@ -342,6 +358,7 @@ class Model:
             theirs_end = kept.end if kept else 0
             if theirs_end != queue.visible:
                 raise Violation(f"{topic}/{queue_id} has {theirs_end}, must have {queue.visible}")
+        self.on_opened(core)
         self.tables.opened(disk, self)
         self.delays.opened(disk)
         self.timers.opened(core.state.timers.not_taken_up)
@@ -362,11 +379,11 @@ class Model:
 
     def shown(self, topic: str, queue_id: int, visible: int) -> list[Entry]:
         """Return the messages of a queue that show when so many entries of the log do."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None:
-            return []
+        queue = self.queues.get((topic, queue_id)) or Queue()
         if visible < self.visible:
-            return queue.entries[: bisect_left(queue.entries, visible, key=_number)]
+            return queue.entries[
+                : bisect_left(queue.entries, visible, key=lambda entry: entry.number)
+            ]
         return queue.entries[: queue.visible]
 
     def shown_count(self, topic: str, queue_id: int) -> int:
@@ -380,7 +397,3 @@ class Model:
         if entry is None or entry.number >= self.visible or self.is_gone(entry):
             return None
         return entry
-
-
-def _number(entry: Entry) -> int:
-    return entry.number

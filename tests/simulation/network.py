@@ -22,7 +22,9 @@ _COPY = 1 << 30  # the opaque of a doubled request: nobody waits for it
 
 
 class Peer(Protocol):
-    """The client's end of a link."""
+    """The client's end of a link. `is_broker`: it is a slave's, which nobody judges."""
+
+    is_broker: bool
 
     def came(self, link: "Link", command: Command) -> None:
         """Take a command that the broker sent."""

@@ -56,6 +56,21 @@ class Plan(msgspec.Struct, kw_only=True):
     full_for_ms: float
     clean_ms: int  # between two looks at how full the disk is
     segments_kept: int  # with more of them the disk is so full that the oldest go; 0: all stay
+    # the slave
+    role: str = ""  # of the master; "": there is no slave
+    slave_timeout_ms: int = 0  # for so long an answer of a SYNC_MASTER waits; 0: none waits
+    is_slave_sync_flush: bool = True
+    master_power_loss: float = 0.0  # of the master's crashes
+    wire_ms: float = 0.0  # from machine to machine
+    wire_kib_ms: float = 0.0  # for each KiB: how slow it is
+    torn: float = 0.0
+    part_every_ms: float = 0.0  # between two partitions; 0: never
+    part_for_ms: float = 0.0
+    slave_crash_every_ms: float = 0.0  # 0: never
+    slave_power_loss: float = 0.0  # of its crashes
+    slave_full_every_ms: float = 0.0  # 0: never
+    both_die: float = 0.0  # of the slave's crashes
+    loses_master: bool = False  # at the end of the faults the master's disk is lost
 
 
 def plan_of(seed: int, kinds: list[str]) -> Plan:
@@ -71,7 +86,7 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         return value if random.random() < probability else 0.0
 
     is_sync_flush = random.random() < 0.65
-    return Plan(
+    plan = Plan(
         seed=seed,
         is_sync_flush=is_sync_flush,
         segment_size=random.choice(SEGMENT_SIZES),
@@ -107,4 +122,24 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         full_for_ms=random.choice((100.0, 2_000.0)),
         clean_ms=random.choice((200, 1_000)),
         segments_kept=int(sometimes(0.3, random.choice((2, 4)))),
+    )
+    role = random.choice(("", "", "ASYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER"))
+    if not role:
+        return plan
+    timeout_ms = random.choice((300, 3_000))
+    return msgspec.structs.replace(
+        plan,
+        role=role,
+        slave_timeout_ms=timeout_ms if role == "SYNC_MASTER" else 0,
+        is_slave_sync_flush=random.random() < 0.7,
+        wire_ms=random.choice((0.05, 0.5, 5.0)),
+        wire_kib_ms=sometimes(0.3, random.choice((0.1, 2.0))),
+        torn=sometimes(0.7, 0.5),
+        part_every_ms=sometimes(0.5, random.choice((1_000.0, 4_000.0))),
+        part_for_ms=random.choice((100.0, 1_000.0, 4_000.0)),
+        slave_crash_every_ms=sometimes(0.7, random.choice((500.0, 2_000.0, 6_000.0))),
+        slave_power_loss=random.choice((0.0, 0.5, 1.0)),
+        slave_full_every_ms=sometimes(0.3, random.choice((1_000.0, 4_000.0))),
+        both_die=random.choice((0.0, 0.3)),
+        loses_master=random.random() < 0.3,
     )

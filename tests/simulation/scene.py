@@ -8,9 +8,11 @@ import msgspec
 from tests.simulation.client import Asker
 from tests.simulation.facts import Violation, first_kept
 from tests.simulation.flow_client import FlowProducer
+from tests.simulation.in_world import in_world
 from tests.simulation.kinds import ASKED, JUDGES
 from tests.simulation.machine import Machine, check_invariants
 from tests.simulation.model import Model
+from tests.simulation.pair import Pair
 from tests.simulation.plan import START_MS, plan_of
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
@@ -56,7 +58,8 @@ class Scene:
         self.world = world = World(plan, traces_all=traces_all)
         self.disk = WatchedDisk(world.random, lambda: world.time_ms)
         self.model = Model(JUDGES, plan, self.disk)
-        self.machine = Machine(world, self.model, self.disk)
+        self.pair = Pair(world, self.model, self.disk) if plan.role else None
+        self.machine = self.pair.master if self.pair else Machine(world, self.model, self.disk)
         kinds = {name: kind for name, (_, kind) in ASKED.items() if name not in plan.kinds_off}
         kinds = kinds or {name: kind for name, (_, kind) in ASKED.items()}
         weights = [ASKED[name][0] for name in kinds]
@@ -72,6 +75,8 @@ class Scene:
         self._again_and_again(plan.disconnect_every_ms, self._cut_somebody)
         self._again_and_again(plan.set_clock_every_ms, self._set_clock)
         self._again_and_again(plan.full_every_ms, self.machine.fill_disk)
+        for every_ms, act in self.pair.faults() if self.pair else ():
+            self._again_and_again(every_ms, act)
 
     def _again_and_again(self, every_ms: float, act: Callable[[], None]) -> None:
         def again() -> None:
@@ -103,11 +108,24 @@ class Scene:
         Raises:
             Violation: at the first promise that is broken.
         """
+        if self.pair is None:
+            self.machine.start()
+            self._play(None)
+            return
+        with in_world(self.world, self.pair.links):
+            self.pair.start()
+            self._play(self.pair)
+
+    def _play(self, pair: Pair | None) -> None:
         world, plan = self.world, self.world.plan
-        self.machine.start()
         self._run(START_MS + plan.duration_ms)
+        if pair is not None and plan.loses_master:
+            pair.lose_master()
+            return
         world.note("calm")
         world.is_calm = True
+        if pair is not None:
+            pair.make_peace()
         self.disk.stop_before = None
         self.machine.give_room()
         self.machine.set_clock(max(0.0, world.highest_ms - world.time_ms - world.clock_ahead_ms))
@@ -118,6 +136,8 @@ class Scene:
         check_invariants(core)
         if core.state.pressure.refusal:
             raise Violation(f"sends are refused for ever: {core.state.pressure.refusal}")
+        if pair is not None:
+            pair.both_are_the_same()
         self.model.delays.all_are_delivered()
         self.model.timers.all_are_delivered()
         self.model.halves.all_are_settled()
@@ -130,6 +150,12 @@ class Scene:
         if self.machine.core is None or self.machine.lives == lives:
             raise Violation("the broker does not come up again")
         self._everything_can_be_read()
+
+    def forget(self) -> None:
+        """Let go of work that never began; nothing is played any more."""
+        if self.pair is not None:
+            self.pair.forget()
+        self.machine.forget()
 
     def _run(self, until_ms: float) -> None:
         while self.world.step(until_ms):
@@ -177,7 +203,7 @@ def play(
         if not isinstance(error, Violation):
             violation += _place_of(error)
     finally:
-        scene.machine.forget()
+        scene.forget()
         logger.removeHandler(bugs)
         logger.propagate = propagates
     return Outcome(

@@ -29,6 +29,7 @@ class Tables:
         # Two in one turn, of which a waiting pull was told of one: the next may be told of it too.
         self.doubtful: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], tuple[str, int, int | None]] = {}
+        self.doubtful_locks: set[tuple[str, str, int]] = set()  # they may have expired
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note a commit; it does not count while a reset waits to be told."""
@@ -38,6 +39,10 @@ class Tables:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note a reset."""
         self.offsets[group, topic, queue_id] = self.resets[group, topic, queue_id] = offset
+
+    def ticked(self, now_ms: int) -> None:
+        """Note the time: what is over now may be forgotten, and the clock be set back then."""
+        self.doubtful_locks |= {key for key, lock in self.locks.items() if lock[1] <= now_ms}
 
     def disconnected(self, connection: int) -> None:
         """Free the locks that end with a connection."""
@@ -59,6 +64,7 @@ class Tables:
         self.groups = set(_table(disk, GROUPS_PATH, "subscriptionGroupTable"))
         self.offsets.clear()
         self.locks.clear()
+        self.doubtful_locks.clear()
         self.resets.clear()
         self.doubtful.clear()
         self.producers.clear()

@@ -34,6 +34,7 @@ class WatchedDisk(MemoryDisk):
         self.is_full = False
         self.segments_kept = 0  # with more the disk is said to be fuller than files may stay
         self.log_written = 0
+        self.on_log: Callable[[int, bytes], None] = lambda _offset, _data: None
         self._unsynced: dict[int, int] = {}  # by segment: where what is not synced begins
 
     @property
@@ -57,6 +58,12 @@ class WatchedDisk(MemoryDisk):
             self.is_full = False
             self._room_since_ms = self._clock()
 
+    def wipe(self) -> None:
+        """Be another disk, an empty one."""
+        self._contents.clear()
+        self._texts.clear()
+        self.log_opened(0)
+
     @property
     def log_synced(self) -> int:
         """The log offset up to which the medium has the log."""
@@ -76,7 +83,7 @@ class WatchedDisk(MemoryDisk):
                 content.write(operation.at, data[: self._random.randrange(len(data))])
             raise OSError(errno.ENOSPC, strerror(errno.ENOSPC), operation.path)
         super().operate(operation, content, data)
-        self._watch(operation)
+        self._watch(operation, data)
 
     def open(self, path: str, size: int) -> MemoryFile:
         """Open a file, or create it; fails as a real disk does."""
@@ -90,7 +97,7 @@ class WatchedDisk(MemoryDisk):
             return operation.path.startswith(_GROWING)
         return operation.verb in ("create", "text")
 
-    def _watch(self, operation: Operation) -> None:
+    def _watch(self, operation: Operation, data: bytes) -> None:
         path = PurePosixPath(operation.path)
         if path.parent.name != LOG_FOLDER:
             return
@@ -98,5 +105,6 @@ class WatchedDisk(MemoryDisk):
         if operation.verb == "write":
             self.log_written = first + operation.at + operation.size
             self._unsynced.setdefault(first, operation.at)
+            self.on_log(first + operation.at, data)
         elif operation.verb == "sync":
             self._unsynced.pop(first, None)

@@ -94,10 +94,10 @@ class Shop:
         self.broker_port = free_port()
         broker = start(
             *("broker", "--store", str(folder / "store"), "--port", "0", "--namesrv-port", "0"),
-            *("--set", "osPageCacheBusyTimeOutMills=3600000"),
+            *("--set", "osPageCacheBusyTimeOutMills=3600000", "--set", "brokerRole=ASYNC_MASTER"),
             *("--metrics-port", str(self.broker_port)),
         )
-        at = broker.wait_for(r"^ready broker=(\S+) namesrv=(\S+) ", 60.0)[2]
+        self.at = at = broker.wait_for(r"^ready broker=(\S+) namesrv=(\S+) ", 60.0)[2]
         self.file = folder / "shop.db"
         url = f"sqlite:///{self.file}"
         (folder / "metered_shop.py").write_text(SHOP)
@@ -124,6 +124,12 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     shop: Shop, start: Start
 ) -> None:
     run_port, resend_port, name_server_port = free_port(), free_port(), free_port()
+    slave_port = free_port()
+    start(
+        *("broker", "--store", str(shop.file.parent / "slave"), "--port", "0"),
+        *("--namesrv", shop.at, "--set", "brokerRole=SLAVE", "--set", "brokerId=1"),
+        *("--metrics-port", str(slave_port)),
+    ).wait_for(r"^ready ", 60.0)
     start("namesrv", "--port", "0", "--metrics-port", str(name_server_port)).wait_for(
         r"^ready ", 60.0
     )
@@ -140,8 +146,10 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     until(lambda: value(resend_port, "reliable_mq_outbox_unconfirmed_stubs", topic="bills") == 1)
     until(lambda: value(run_port, "reliable_mq_dead_letters_open", group="payments") == 1)
     until(lambda: value(shop.broker_port, "reliable_mq_broker_messages_out_total") >= 2)
+    until(lambda: value(shop.broker_port, "reliable_mq_broker_slave_sent_bytes_total") > 0)
+    until(lambda: value(slave_port, "reliable_mq_broker_master_received_bytes_total") > 0)
 
-    ports = (shop.broker_port, name_server_port, run_port)
+    ports = (shop.broker_port, slave_port, name_server_port, run_port)
     seen: dict[str, int] = {}
     for port in ports:
         for name, family in scraped(port).items():
@@ -151,6 +159,8 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     assert seen.keys() == METRICS.keys()
     rare = {"reliable_mq_outbox_unsent_stubs"}  # only while the broker is away
     assert {name for name, samples in seen.items() if not samples} <= rare
+    assert value(shop.broker_port, "reliable_mq_broker_connected_slaves") == 1
+    assert value(slave_port, "reliable_mq_broker_master_connected") == 1
     assert value(run_port, "reliable_mq_handler_calls_max", group="payments") == 3
     assert value(run_port, "reliable_mq_database_up", database="main") == 1
     assert value(run_port, "reliable_mq_escalations_open", kind="stuck") == 1

@@ -8,6 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
@@ -40,6 +41,14 @@ class Answers:
         self.waiting = 0  # replies that wait for earlier turns, or for the file of a new topic
         self.released = 0  # the log offset up to which replies have left
 
+    def invariants(self) -> None:
+        """S2: what waits is behind what was released, in the order of the log."""
+        ends = [end for end, _answers in self._withheld]
+        if any(first > second for first, second in pairwise(ends)):
+            raise InvariantBroken(f"S2: replies wait for the log in this order: {ends}")
+        if ends and ends[0] <= self.released:
+            raise InvariantBroken(f"S2: a reply waits for {ends[0]}, {self.released} is released")
+
     def now(self, connection: int, frame: bytes) -> None:
         """Send a reply at the end of this turn."""
         self.ready.append((connection, frame))
@@ -48,6 +57,13 @@ class Answers:
         """Send a reply when the log before `end` is stored as the flush type promises."""
         self.held.append((connection, frame))
         self._held_end = max(self._held_end, end)
+
+    def late(self, connection: int, end: int, frame: bytes) -> None:
+        """Send a reply as `when_stored` does; its record may be stored, and others released."""
+        if end <= self.released:
+            self.now(connection, frame)
+        else:
+            self.when_stored(connection, end, frame)
 
     def release(self, end: int) -> int:
         """Release the replies that wait for log offsets up to `end`; return their number.

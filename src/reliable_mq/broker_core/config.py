@@ -57,6 +57,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 ASYNC_MASTER = "ASYNC_MASTER"
+DISK, RECEIVED = "disk", "received"  # `slaveFlush`
 SYNC_MASTER = "SYNC_MASTER"
 SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
@@ -77,6 +78,7 @@ _AuditSize = Annotated[int, msgspec.Meta(ge=64 * 1024, le=I32_MAX)]
 _AuditCount = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 _Replicas = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _HaPort = Annotated[int, msgspec.Meta(ge=-1, le=PORT_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Rate = Annotated[int, msgspec.Meta(ge=0, le=I32_MAX)]  # for each second; 0: no limit
@@ -95,9 +97,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_role: str = msgspec.field(default=ASYNC_MASTER, name="brokerRole")
     ha_port: _HaPort = msgspec.field(default=-1, name="haListenPort")  # -1: no slaves
     ha_sources: str = msgspec.field(default="", name="haAllowedAddresses")
+    ha_names: str = msgspec.field(default="", name="haAllowedNames")
+    ha_tls: bool = msgspec.field(default=True, name="haTlsEnable")
     ha_master: str = msgspec.field(default="", name="haMasterAddress")
     # Apache's default is 1: with it, SYNC_MASTER does not wait for a slave.
     in_sync_replicas: _Replicas = msgspec.field(default=2, name="inSyncReplicas")
+    slave_flush: str = msgspec.field(default=DISK, name="slaveFlush")
     slave_timeout_ms: _Positive = msgspec.field(default=3_000, name="slaveTimeout")
     ha_gap_max: _Positive = msgspec.field(default=256 * 1024 * 1024, name="haMaxGapNotInSync")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
@@ -148,6 +153,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     property_filter: bool = msgspec.field(default=False, name="enablePropertyFilter")
     server_side_reset: bool = msgspec.field(default=True, name="useServerSideResetOffset")
     slave_read: bool = msgspec.field(default=False, name="slaveReadEnable")
+    in_memory_percent: _Percent = msgspec.field(default=40, name="accessMessageInMemoryMaxRatio")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
     pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")
@@ -255,21 +261,36 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.broker_role == SLAVE
 
     @property
+    def shared_names(self) -> str:
+        """The names that a master and its slaves share, for a line of the log."""
+        return f"brokerName={self.broker_name}, brokerClusterName={self.broker_cluster_name}"
+
+    @property
     def slaves_needed(self) -> int:
         """The slaves that must have a message before it is acknowledged; 0: none."""
         return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
+
+    @property
+    def copies_early(self) -> bool:
+        """Whether what is written goes to the other side of the pair before it is synced here.
+
+        An asynchronous master may not: after a loss of power its slaves would have more than it.
+        """
+        if self.is_slave:
+            return self.slave_flush == RECEIVED
+        return self.slaves_needed > 0
 
     @property
     def slave_networks(self) -> tuple[Network, ...] | None:
         """Where slaves may be; None: anywhere.
 
         Slaves have no accounts. With access control they must be on this machine, or where
-        `haAllowedAddresses` says.
+        `haAllowedAddresses` says, or have a certificate with a name of `haAllowedNames`.
 
         Raises:
             ConfigurationError: when that is no list of networks.
         """
-        if not self.ha_sources and not self.authenticates:
+        if not self.ha_sources and (self.ha_names or not self.authenticates):
             return None
         try:
             return parse_networks(self.ha_sources or "127.0.0.0/8,::1")

@@ -13,6 +13,8 @@ from reliable_mq.access.access_settings import SECRET_PROPERTIES, SecretText
 from reliable_mq.broker_core.config import (
     ASYNC_FLUSH,
     ASYNC_MASTER,
+    DISK,
+    RECEIVED,
     SLAVE,
     SYNC_FLUSH,
     SYNC_MASTER,
@@ -108,8 +110,8 @@ _READ_AT_START = frozenset(
     {
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
-        "haAllowedAddresses",
-        *("slaveTimeout", "haMaxGapNotInSync"),
+        *("haAllowedAddresses", "haAllowedNames", "haTlsEnable"),
+        *("slaveTimeout", "slaveFlush", "haMaxGapNotInSync"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
         *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),
@@ -169,6 +171,8 @@ def _check_quotas(name: str, text: str) -> None:
 
 
 def _check_role(config: BrokerConfig) -> None:
+    if config.slave_flush not in (DISK, RECEIVED):
+        raise ConfigurationError(f"slaveFlush={config.slave_flush}: use {DISK} or {RECEIVED}")
     if config.broker_role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
         raise ConfigurationError(
             f"brokerRole={config.broker_role}: use {ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from reliable_mq.access.access_settings import begin_access
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.answers import Answer
+from reliable_mq.broker_core.commits_at_slave import PATH as COMMITS_PATH
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.creators import PATH as CREATORS_PATH
@@ -140,6 +141,7 @@ class BrokerCore:
             retention.PATH: state.retention.load,
             ACCESS_PATH: state.access.load,
             CREATORS_PATH: state.creators.load,
+            COMMITS_PATH: state.commits_at_slave.load,
         }
         load_tables(self._disk, loaders)
         state.creators.settle()
@@ -169,10 +171,15 @@ class BrokerCore:
             self._save_now(DELETIONS_PATH, deletions.dump())
         state.store.log.read_ahead(is_wanted=config.data_read_ahead)
         state.schedule.settle(state.store)
-        state.timers.settle(now_ms)
+        if config.is_slave:
+            state.commits_at_slave.is_wanted = True
+        else:
+            state.timers.settle(now_ms)
+            self._end_commits_at_slave()
         state.offsets.settle(state.store)
         state.settled(0, None, now_ms)
-        state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
+        if not config.is_slave:  # it would store an op record that its master has not sent yet
+            state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
@@ -242,7 +249,10 @@ class BrokerCore:
 
         The job may run in another thread, between two writes of batches.
         """
-        return self.state.timers.begin_checkpoint(now_ms)
+        timers = self.state.timers
+        if self.state.config.is_slave:
+            return timers.followed.begin_checkpoint()
+        return timers.begin_checkpoint(now_ms)
 
     def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
         """Return the actions of this turn. `began_ms` is the arrival time of its first command."""
@@ -382,7 +392,7 @@ class BrokerCore:
             state.answers.expire(now_ms)
         statistics = state.statistics
         if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
-            statistics.begin_sampling(state.store.upkeep.take_grown(), now_ms)
+            statistics.begin_sampling(state.take_grown(), now_ms)
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)
@@ -401,10 +411,18 @@ class BrokerCore:
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
 
+    def _end_commits_at_slave(self) -> None:
+        """A master's offsets are in its own table; those of its time as a slave are, too."""
+        commits = self.state.commits_at_slave
+        if commits.end():
+            self.state.files.change(COMMITS_PATH, commits.dump)
+
     def _save_offsets(self, now_ms: int) -> None:
         """Save the offsets when it is due; a large table is encoded over several ticks."""
-        offsets = self.state.offsets
+        offsets, commits = self.state.offsets, self.state.commits_at_slave
         is_due = self._is_due("offsets", now_ms, self.state.config.offset_interval_ms)
+        if is_due and commits.is_dirty:
+            self.state.files.change(COMMITS_PATH, commits.dump)
         if is_due and offsets.is_dirty and not self._is_encoding_offsets:
             offsets.begin_dump()
             self._is_encoding_offsets = True
@@ -481,6 +499,8 @@ class BrokerCore:
         state.halves.stored(state.store.log.end, state.offsets)
         state.files.change(OFFSETS_PATH, state.offsets.dump)
         state.files.change(schedule.PATH, state.schedule.dump)
+        if state.commits_at_slave.is_dirty:
+            state.files.change(COMMITS_PATH, state.commits_at_slave.dump)
         self._save_counts()
         self.take_turn()
         for path, text in state.files.take_rest().items():

@@ -20,6 +20,7 @@ def broker_samples(state: BrokerState, now_ms: int) -> Iterator[Sample]:
         yield Sample(f"{_PREFIX}quota_refusals_total", count, (what,))
     for what, count in state.creators.refused.items():
         yield Sample(f"{_PREFIX}refused_creations_total", count, (what,))
+    yield from state.ha_figures(now_ms)
 
 
 def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
@@ -51,7 +52,9 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
 
 def _waiting_for_their_time(state: BrokerState) -> int:
     """Return how many messages wait for a time: timed ones, and those of the delay levels."""
-    timed = state.timers.counts.total + state.timers.not_taken_up
+    timed = state.timers.counts.total
+    if not state.config.is_slave:  # a slave takes none up, and counts what its master says
+        timed += state.timers.not_taken_up
     for level, offset in state.schedule.saved().items():
         queue = state.store.queue(SCHEDULE_TOPIC, level - 1)
         timed += queue.end - offset if queue is not None else 0

@@ -291,15 +291,33 @@ class OffsetTable:
         Raises:
             ValueError: when the text is not in the format of this file.
         """
+        self._load(_read(text))
+
+    def take_over(self, text: str) -> None:
+        """Take over the offsets of a master's table, also that some are gone.
+
+        Raises:
+            ValueError: when the text is no such table. Nothing was changed then.
+        """
         file = _read(text)
+        was_changed = self._is_changed
+        known = self._load(file)
+        self._is_changed |= was_changed
+        self._remove([key for key in self._offsets if key not in known])
+
+    def _load(self, file: "_File") -> set[tuple[str, str]]:
+        """Take the offsets of a file; return the pairs of topic and group that it has."""
+        known: set[tuple[str, str]] = set()
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
+            known.add((topic, group))
             offsets = {q: offset for q, offset in queues.items() if offset >= 0}
             if self._offsets.get((topic, group)) != offsets:
                 self._put((topic, group), offsets)
                 self._changed.add((topic, group))
         self._is_changed = bool(self._changed)  # so that the next save encodes all rows
         self.version = file.data_version
+        return known
 
 
 @decodable

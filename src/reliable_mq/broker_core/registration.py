@@ -59,8 +59,11 @@ def unregistration(state: BrokerState) -> Command:
 
 def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
+    # Without it, a name server takes no topics of a slave, also if the master is away.
+    acting = {"enableActingMaster": "false"} if config.is_slave else {}
     epoch = {} if state.epoch is None else {"brokerEpoch": str(state.epoch)}
     return {
+        **acting,
         **epoch,
         "brokerName": config.broker_name,
         "brokerAddr": config.address,

@@ -8,9 +8,11 @@ Source: Apache RocketMQ `GroupTransferService`, `CommitLog.handleDiskFlushAndHA`
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from reliable_mq.broker_core.answers import Answer, Answers
 from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import decode_command
@@ -45,6 +47,14 @@ class ReplicatedAnswers(Answers):
         self.has_slaves = False
         self.on_acknowledged: Callable[[int], None] = lambda _offset: None
 
+    def invariants(self) -> None:
+        """S2 and K8: nothing is released that is not stored, and the looks are in order."""
+        super().invariants()
+        if self.released > self._stored:
+            raise InvariantBroken(f"K8: {self.released} is released, {self._stored} is stored")
+        if any(first >= second for (first, _), (second, _) in pairwise(self._looks)):
+            raise InvariantBroken("K8: the looks at the log are out of order")
+
     def release(self, end: int) -> int:
         """See `Answers`; only what slaves have acknowledged is released."""
         self._stored = max(self._stored, end)
@@ -74,6 +84,24 @@ class ReplicatedAnswers(Answers):
             end = looks.popleft()[0]
         if end > self.released:
             self._give_up(end, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+    def late(self, connection: int, end: int, frame: bytes) -> None:
+        """See `Answers`; a reply whose turn was given up says so, too."""
+        known = len(self.ready)
+        super().late(connection, end, frame)
+        self._tell(known, end)
+
+    def _withhold(self, log_end: int) -> None:
+        known = len(self.ready)
+        super()._withhold(log_end)
+        self._tell(known, log_end)
+
+    def _tell(self, known: int, end: int) -> None:
+        """Let what became ready behind `known` say that slaves lack the log up to `end`."""
+        if end > self._acknowledged and len(self.ready) > known:
+            no_slave, is_late = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
+            code = is_late if self.has_slaves else no_slave
+            self.ready[known:] = with_code(self.ready[known:], code)
 
     def _is_over(self, since_ms: int, now_ms: int) -> bool:
         """Whether a wait has ended; also if the clock was set back."""

@@ -66,6 +66,16 @@ class RequestModes:
                 del table[name]
         return is_changed
 
+    def take_over(self, text: str) -> bool:
+        """Take over a master's table; return whether something has changed.
+
+        Raises:
+            ValueError: when the text is no such table. Nothing was changed then.
+        """
+        before = self._file
+        self.load(text)
+        return self._file != before
+
     def to_json(self) -> dict[str, object]:
         """Return the table in the format of the file."""
         table: dict[str, object] = msgspec.to_builtins(self._file)

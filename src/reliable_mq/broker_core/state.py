@@ -4,7 +4,7 @@ Receives changes from the request handlers. Returns a `Turn`. Performs no I/O it
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,6 +17,7 @@ from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
+from reliable_mq.broker_core.commits_at_slave import CommitsAtSlave
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.creators import Creators
@@ -41,6 +42,7 @@ from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import FileText, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import LogRetention
@@ -49,8 +51,10 @@ from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
+from reliable_mq.replication.ha_figures import TablesState
 from reliable_mq.replication.ha_status import status_of_master
 from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import (
@@ -119,6 +123,9 @@ class BrokerState:
     the topics is saved.
     """
 
+    epoch: int | None = None  # of the last promotion; None: it has no slaves
+    is_unverified = False  # whether a slave's log may differ from its master's
+
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
         self.store = store
@@ -136,6 +143,7 @@ class BrokerState:
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()
+        self.commits_at_slave = CommitsAtSlave()
         self.request_modes = RequestModes()
         self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
@@ -162,10 +170,13 @@ class BrokerState:
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
+        self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
+        self.master_tables = TablesState()  # of a slave
         self.processors = 1  # of the machine
-        self.epoch: int | None = None  # of the last promotion; None: it has no slaves
-        self.is_unverified = False  # whether a slave's log may differ from its master's
+        self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything
+        self.is_log_exposed = False  # whether strangers can have the log as a slave has it
+        self.has_name_server = False  # whether one runs in this process
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.is_index_stuck = False  # whether the index cannot be written
@@ -204,10 +215,7 @@ class BrokerState:
         """Release the replies that waited for new topics; some still wait for the log."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
             self.answers.waiting -= 1  # the log may hold the reply back again
-            if end <= self.answers.released:
-                self.answers.now(connection, frame)
-            else:
-                self.answers.when_stored(connection, end, frame)
+            self.answers.late(connection, end, frame)
 
     def reply_when_saved(self, request: Request, answer: Command) -> None:
         """Send a reply when the current configuration is on the medium."""
@@ -284,7 +292,16 @@ class BrokerState:
 
     def collect_statistics(self, now_ms: int) -> None:
         """Count messages put and pulled up to now."""
-        self.statistics.collect(self.store.upkeep.take_grown(), now_ms)
+        self.statistics.collect(self.take_grown(), now_ms)
+
+    def take_grown(self) -> set[ConsumeQueue]:
+        """Return the queues whose new messages count. What a slave copies was put at its master."""
+        grown = self.store.upkeep.take_grown()
+        if not self.config.is_slave:
+            return grown
+        for queue in grown:
+            queue.take_growth()
+        return set()
 
     def note_pressure(self, now_ms: int) -> None:
         """Decide whether sends are refused; see `Pressure`."""

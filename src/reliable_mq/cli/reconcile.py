@@ -7,7 +7,7 @@ a misspelt path for findings. 128 plus a signal's number: stopped by that signal
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -125,7 +125,7 @@ def command(
     with _bad_usage_is_failure():
         read = given.read()
         urls = list(read.urls)
-        asked |= _ledgers(read)
+        asked |= _ledgers(read, given.slave_store)
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
         if forget:
             _forget(urls, read.table_prefix, as_json=as_json)
@@ -162,10 +162,11 @@ def _bad_usage_is_failure() -> Iterator[None]:
         raise typer.Exit(FAILED) from None
 
 
-def _ledgers(read: Sources) -> dict[str, Any]:
+def _ledgers(read: Sources, slaves: Sequence[str]) -> dict[str, Any]:
     first, *more = read.stores or [""]
+    logs = {"store": first, "stores": tuple(more), "slaves": tuple(slaves)}
     place = {"prefix": read.table_prefix, "application": read.application}
-    return place | {"store": first, "stores": tuple(more), "cluster": read.cluster or None}
+    return place | logs | {"cluster": read.cluster or None}
 
 
 def _print(summary: dict[str, Any], key: str, *, as_json: bool) -> None:

@@ -66,6 +66,16 @@ Stores = Annotated[
         rich_help_panel=LEDGERS,
     ),
 ]
+SlaveStores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slave-store",
+        metavar="[NAME=]DIR",
+        help="Store directory of a slave of such a broker, running or not: the run says what the"
+        " slave lacks of its master's log; repeat it for several.",
+        rich_help_panel=LEDGERS,
+    ),
+]
 Cluster = Annotated[
     str,
     typer.Option(

@@ -50,6 +50,7 @@ class SourceOptions(NamedTuple):
     db: Sequence[str]
     table_prefix: str
     store: Sequence[str]
+    slave_store: Sequence[str]
     cluster: str
     broker: str
     ledgers: str
@@ -102,6 +103,7 @@ def source_options(
     application: options.Application = "",
     db: options.Databases = None,
     store: options.Stores = None,
+    slave_store: options.SlaveStores = None,
     cluster: options.Cluster = "",
     broker: options.Broker = "",
     table_prefix: options.TablePrefix = "",
@@ -109,7 +111,8 @@ def source_options(
 ) -> SourceOptions:
     """Return the options that say what a run reads."""
     return SourceOptions(
-        argument, application, db or (), table_prefix, store or (), cluster, broker, ledgers
+        *(argument, application, db or (), table_prefix, store or (), slave_store or ()),
+        *(cluster, broker, ledgers),
     )
 
 

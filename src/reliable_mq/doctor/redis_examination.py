@@ -26,6 +26,7 @@ from reliable_mq.database.sql_watched_time import SqlWatchedTime
 from reliable_mq.doctor import peer_checks, timing_checks
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
 from reliable_mq.doctor.finding import CheckFindings, Finding
+from reliable_mq.doctor.replica_checks import replicas
 from reliable_mq.doctor.sql_reader_checks import readers
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
@@ -58,9 +59,10 @@ CHECKS: dict[str, Check] = {
     "groups": peer_checks.groups,
     "redis": peer_checks.redis,
     "broker": peer_checks.broker,
+    "replicas": replicas,
 }
 
-_OF_THE_APPLICATION = frozenset({"windows", "groups", "redis", "broker"})
+_OF_THE_APPLICATION = frozenset({"windows", "groups", "redis", "broker", "replicas"})
 """Checks that do not depend on the database: they run once for an application."""
 
 _SEEN_WITHIN = timedelta(minutes=10)

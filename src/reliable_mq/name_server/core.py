@@ -16,7 +16,8 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.epochs import SecondMaster
 from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredVersion, decode_in_steps
-from reliable_mq.name_server.routes import QueueData, RouteTable
+from reliable_mq.name_server.route_rows import QueueData
+from reliable_mq.name_server.routes import RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.telemetry import broker_events
@@ -45,13 +46,15 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     `enable_topic_list`: whether clients may list the topics of a cluster, and unit topics. Default
     True. `order_message_enable`: whether a route has the queue counts of an ordered topic. Default
     False. `return_order_topic_config_to_broker`: whether the reply to a registration has the
-    ordered topics. Default True.
+    ordered topics. Default True. `support_acting_master`: whether a route shows a slave of brokers
+    with `enableSlaveActingMaster` as the master while that is away. Default False.
     """
 
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
+    support_acting_master: bool = False
 
 
 def changed_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
@@ -212,7 +215,7 @@ class NameServerCore:
 
     def _route(self, _connection: int, command: Command, _now_ms: int) -> Command:
         topic = command.ext_fields.get("topic", "")
-        route = self.routes.route(topic)
+        route = self.routes.route(topic, has_acting=self.config.support_acting_master)
         if route is None:
             return reply(
                 command,

@@ -6,10 +6,8 @@ side has one, the newer registration replaces the older one, as at Apache's name
 """
 
 from reliable_mq.errors import ProtocolError
+from reliable_mq.name_server.route_rows import MASTER
 from reliable_mq.wire.headers import RegisterBrokerHeader
-
-MASTER = 0
-"""The broker id of a master."""
 
 
 class SecondMaster(ProtocolError):

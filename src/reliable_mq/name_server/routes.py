@@ -1,8 +1,8 @@
 """The route table of a name server.
 
 A broker registers its topics every 30 s. It is removed when it is silent for 120 s or its
-connection closes. With the last broker of a name, the topics of the name are removed. Only the
-topics of a master count.
+connection closes. With the last broker of a name, the topics of the name are removed. The
+topics of a master count; while it is away, those of its slave with the smallest id.
 Source: Apache RocketMQ `RouteInfoManager`.
 """
 
@@ -18,36 +18,23 @@ from reliable_mq.limits import (
     BROKER_TEXT_LENGTH_MAX,
     REGISTERED_NAME_LENGTH_MAX,
 )
-from reliable_mq.name_server.epochs import MASTER, Epochs
+from reliable_mq.name_server.epochs import Epochs
 from reliable_mq.name_server.name_server_limits import NameServerLimits
-from reliable_mq.name_server.registration import RegisteredTopic, RegisteredVersion, Registration
+from reliable_mq.name_server.registration import RegisteredVersion, Registration
+from reliable_mq.name_server.route_rows import (
+    MASTER,
+    READ,
+    WRITE,
+    BrokerData,
+    QueueData,
+    queue_data_of,
+    shown_brokers,
+)
 from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
-from reliable_mq.wire.java_int import I32
 
 EXPIRY_MS = 120_000
 _TOPICS_AT_ONCE = 1_000
-WRITE = 2
-READ = 4
-
-
-class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """The brokers of one name: addresses by broker id. Id 0 is the master."""
-
-    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
-    broker_name: str
-    cluster: str
-    enable_acting_master: bool = False
-
-
-class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """The queues of one topic on the brokers of one name."""
-
-    broker_name: str
-    perm: I32 = 0
-    read_queue_nums: I32 = 0
-    topic_sys_flag: I32 = 0
-    write_queue_nums: I32 = 0
 
 
 class _Live(msgspec.Struct):
@@ -115,12 +102,12 @@ class RouteTable:
         """Add or renew a broker. The result is None for a new broker with exactly one topic.
 
         An address that registers with another id loses the old id. A second address for a taken id
-        is ignored while the first one has a newer state version. Topics are added in steps. The
+        is ignored while the first one has a newer state version. Topics come from the master, or
+        without one from the slave with the smallest id. They are added in steps. The
         steps stop when the broker registers again or is removed.
 
         Raises:
-            ProtocolError: when the table has no room for the broker or for its topics.
-            SecondMaster: when another broker has this name and id, and the newer epoch.
+            ProtocolError: when there is no room for the broker or its topics, or for a SecondMaster.
         """
         _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
@@ -128,7 +115,7 @@ class RouteTable:
         if data is None:
             data = BrokerData(broker_name=name, cluster=header.cluster_name)
         there = self._live.get((header.cluster_name, data.broker_addrs.get(number, "")))
-        self._epochs.check(header, there and there.header)
+        self._epochs.check(header, None if there is None else there.header)
         key = (header.cluster_name, address)
         if self._is_outdated(data, header, registration):
             self._forget(key)
@@ -158,7 +145,12 @@ class RouteTable:
         live = self._live[key] = _Live(
             header, connection, lifetime_ms, now_ms + lifetime_ms, registration.data_version
         )
-        if number == MASTER:
+        is_prime_slave = (
+            number != MASTER
+            and header.enable_acting_master is not None
+            and number == min(addresses)
+        )
+        if number == MASTER or is_prime_slave:
             is_new = is_first or is_changed
             try:
                 yield from self._take_topics(name, registration, live, is_new=is_new)
@@ -167,7 +159,9 @@ class RouteTable:
                     timestamp=-1
                 )  # its next registration counts as new
                 raise
-        return self._master_of(data) if number != MASTER else RegistrationReply()
+        if number == MASTER or data.cluster != header.cluster_name:
+            return RegistrationReply()  # a slave of another cluster must not copy this master
+        return self._master_of(data)
 
     def _refuse_many_brokers(self, known: _Live | None, connection: int) -> None:
         """Raise when there is no room for a new broker, or for one more on this connection."""
@@ -198,10 +192,15 @@ class RouteTable:
     def _take_topics(
         self, name: str, registration: Registration, live: _Live, *, is_new: bool
     ) -> Steps[None]:
-        key = (live.header.cluster_name, live.header.broker_addr)
+        header = live.header
+        key = (header.cluster_name, header.broker_addr)
+        is_acting = header.broker_id != MASTER and header.enable_acting_master
         for number, topic in enumerate(registration.topic_config_table.values(), 1):
             if is_new or topic.topic_name not in self._topics[name]:
-                self._put_queues(topic.topic_name, _queue_data(name, topic))
+                queues = queue_data_of(name, topic)
+                if is_acting:
+                    queues.perm &= ~WRITE
+                self._put_queues(topic.topic_name, queues)
             if number % _TOPICS_AT_ONCE == 0:
                 yield
                 if self._live.get(key) is not live:
@@ -312,13 +311,24 @@ class RouteTable:
             queue_data.perm = change(queue_data.perm)
         return len(changed)
 
-    def route(self, topic: str) -> dict[str, Any] | None:
-        """Return the topic's route in the format of clients, or None when no broker has it."""
+    def route(self, topic: str, *, has_acting: bool = False) -> dict[str, Any] | None:
+        """Return the topic's route in the format of clients, or None when no broker has it.
+
+        With `has_acting`, the slave with the smallest id stands for a master that is away, if its
+        brokers want that and nobody may write (`supportActingMaster`).
+        """
         names = sorted(name for name, queues in self._topics.items() if topic in queues)
         if not names:
             return None
         return {
-            "brokerDatas": [msgspec.to_builtins(self._names[name]) for name in names],
+            "brokerDatas": [
+                msgspec.to_builtins(
+                    shown_brokers(self._names[name], self._topics[name][topic], topic)
+                    if has_acting
+                    else self._names[name]
+                )
+                for name in names
+            ],
             "filterServerTable": {},
             "queueDatas": [msgspec.to_builtins(self._topics[name][topic]) for name in names],
         }
@@ -387,13 +397,3 @@ def _refuse_long_texts(header: RegisterBrokerHeader) -> None:
         raise ProtocolError(
             f"a broker's name or address is longer than {BROKER_TEXT_LENGTH_MAX} characters"
         )
-
-
-def _queue_data(broker_name: str, topic: RegisteredTopic) -> QueueData:
-    return QueueData(
-        broker_name=broker_name,
-        perm=topic.perm,
-        read_queue_nums=topic.read_queue_nums,
-        topic_sys_flag=topic.topic_sys_flag,
-        write_queue_nums=topic.write_queue_nums,
-    )

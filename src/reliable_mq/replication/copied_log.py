@@ -8,7 +8,7 @@ Invariant K7: the returned pieces are contiguous, and begin where the slave's lo
 
 from typing import NamedTuple
 
-from reliable_mq.errors import ReplicationError
+from reliable_mq.errors import InvariantBroken, ReplicationError
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.record import BLANK_SIZE, blank_size_at
@@ -44,6 +44,13 @@ class CopiedLog:
         self._segment_size = segment_size
         self._kept = bytearray()  # the begin of a record
         self._size_needed = 0  # bytes of the record that begins there, as far as it is known
+
+    def invariants(self) -> None:
+        """K7; between two calls of `take`."""
+        if len(self._kept) >= FRAME_SIZE_MAX + self._segment_size:
+            raise InvariantBroken(f"K7: {len(self._kept)} bytes without a record at {self.end}")
+        if self._size_needed and len(self._kept) >= self._size_needed:
+            raise InvariantBroken(f"K7: a whole record at {self.end} was not returned")
 
     @property
     def received(self) -> int:

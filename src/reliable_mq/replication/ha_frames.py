@@ -11,7 +11,7 @@ Source: Apache RocketMQ `DefaultHAConnection`, `DefaultHAClient`.
 import struct
 from typing import NamedTuple
 
-from reliable_mq.errors import FrameError
+from reliable_mq.errors import FrameError, InvariantBroken
 
 TRANSFER_SIZE_MAX = 32 * 1024
 """The most bytes of the log in a transfer that is sent: Apache's `haTransferBatchSize`."""
@@ -19,6 +19,7 @@ RECEIVED_TRANSFER_SIZE_MAX = 4 * 1024 * 1024
 """The most bytes in a transfer that is read. Apache's slave has a buffer of this size."""
 REPORT_SIZE = 8
 """Bytes of a report."""
+_OFFSET_MAX = 1 << 56  # beyond all disks; the first bytes of text are more
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 
@@ -46,11 +47,16 @@ class ReportReader:
     def __init__(self) -> None:
         self._kept = b""
 
+    def invariants(self) -> None:
+        """W3; between two calls of `feed`."""
+        if len(self._kept) >= REPORT_SIZE:
+            raise InvariantBroken("W3: a whole report was not returned")
+
     def feed(self, data: bytes) -> int | None:
         """Return the newest whole report; None: no report has ended in `data`.
 
         Raises:
-            FrameError: when it is negative, which no offset is.
+            FrameError: when it is no offset of a log: the peer speaks something else.
         """
         data = self._kept + data
         rest = len(data) % REPORT_SIZE
@@ -59,8 +65,8 @@ class ReportReader:
         if not whole:
             return None
         (offset,) = _OFFSET.unpack_from(data, whole - REPORT_SIZE)
-        if offset < 0:
-            raise FrameError(f"a report of offset {offset}: no slave has that")
+        if not 0 <= offset < _OFFSET_MAX:
+            raise FrameError(f"a report of offset {offset}, which no log has: it is no slave")
         return int(offset)
 
 
@@ -69,6 +75,12 @@ class TransferReader:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+
+    def invariants(self) -> None:
+        """W3; between two calls of `feed`."""
+        kept = self._kept
+        if len(kept) >= _HEAD.size and len(kept) >= _HEAD.size + _HEAD.unpack_from(kept)[1]:
+            raise InvariantBroken("W3: a whole transfer was not returned")
 
     def feed(self, data: bytes) -> list[Transfer]:
         """Return the transfers that are whole with these bytes.

@@ -10,8 +10,9 @@ import msgspec
 
 
 class TransferRate(msgspec.Struct):
-    """Counts bytes by the second: how many there were in the last whole one."""
+    """Counts bytes: all of them, and how many there were in the last whole second."""
 
+    total: int = 0
     _second: int = 0
     _size: int = 0  # of this second
     _last: int = 0
@@ -20,6 +21,7 @@ class TransferRate(msgspec.Struct):
         """Count bytes at a time, in seconds of a monotonic clock."""
         self._turn_to(int(now))
         self._size += size
+        self.total += size
 
     def in_last_second(self, now: float) -> int:
         """Return the bytes of the last whole second."""
@@ -57,7 +59,8 @@ class MasterState(msgspec.Struct):
 
     Attributes:
         address: the one that is followed; "": none is.
-        end: where the master's log ended at its last transfer.
+        end: where the master's log ended, by its last transfer or answer.
+        newest_ms: when the newest record that has arrived was stored; 0: none has.
         heard_ms: when it has sent something last.
         reported_ms: when it was reported to last.
         rate: of the log that it sends.
@@ -65,6 +68,7 @@ class MasterState(msgspec.Struct):
 
     address: str = ""
     end: int = 0
+    newest_ms: int = 0
     heard_ms: int = 0
     reported_ms: int = 0
     rate: TransferRate = msgspec.field(default_factory=TransferRate)
@@ -91,7 +95,7 @@ def status_of_master(
     rows = [
         {
             "addr": slave.address,
-            "diff": log_end - slave.acknowledged,
+            "diff": max(0, log_end - slave.acknowledged),  # an empty slave reports 1
             "inSync": is_in_sync(slave, log_end, gap_max),
             "slaveAckOffset": slave.acknowledged,
             "transferFromWhere": slave.next,

@@ -53,7 +53,7 @@ class Acceptor:
         self,
         bound: socket.socket,
         is_hasty: Callable[[str], bool],
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
     ) -> None:
         self._socket = bound
         self._is_hasty = is_hasty

@@ -94,9 +94,7 @@ class BrokerServer:
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
-        self._replication = Replication(
-            self._send, self._run_turn, self.role, context_of_client(options.tls)
-        )
+        self._replication = Replication(self._send, self._run_turn, self._tls, self.role)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -158,7 +156,7 @@ class BrokerServer:
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
-        config = await self._replication.bind(config, options.host)
+        config = await self._replication.bind(config, options.host, self._listener)
         self._limit(config)
         self.role.prepare(config.segment_size)
         self._core = BrokerCore(
@@ -166,8 +164,9 @@ class BrokerServer:
         )
         self._core.open(now_ms())
         state = self._core.state
-        if self._name_server is not None:
-            self._name_server.guard = state.guard
+        if (own := self._name_server) is not None:
+            own.guard = state.guard
+        state.has_name_server = own is not None
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
         syncs: Syncs | None = kernel_syncs(self._on_broken)
@@ -180,16 +179,17 @@ class BrokerServer:
             syncs,
             self._note_room,
             self._saved,
+            on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
-        names = self._name_server
+        own_names = self._name_server
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
             tls=context_of_client(options.tls),
-            dial=names.private_socket if names is not None else None,
+            dial=own_names.private_socket if own_names is not None else None,
         )
         self._tls.watch()
         await self._replication.check(self._core, self._registrar)
@@ -365,7 +365,7 @@ class BrokerServer:
 
     async def _register_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._core.state.config.register_interval_ms / 1000)
+            await asyncio.sleep(self._registrar.pause_seconds)
             await self._registrar.register()
 
     async def close(self) -> None:

@@ -27,6 +27,23 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _NO_NUMBERS = memoryview(b"").cast("i")
 
 
+class NewNames:
+    """When names of new files became durable together. Turns are counted up.
+
+    Attributes:
+        are_durable_before: the names of files made before this turn are durable.
+    """
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.are_durable_before = 0
+
+    def begin_turn(self) -> int:
+        """Begin a turn, and return its number: names are made durable next."""
+        self.turn += 1
+        return self.turn
+
+
 class FileDiskFile:
     """A file of fixed size: written by `pwritev`, read through a memory map.
 
@@ -42,6 +59,7 @@ class FileDiskFile:
         size: size of a new file, in bytes.
         files: the descriptor pool of the store.
         unsynced_folders: for a new file, the folders on the path to it, which need a sync.
+        names: when names became durable; None: by the sync of each file only.
         is_mapped: whether to read through a map.
     """
 
@@ -50,7 +68,9 @@ class FileDiskFile:
         "_is_closed",
         "_is_mapped",
         "_is_random",
+        "_made_in",
         "_map",
+        "_names",
         "_numbers",
         "_path",
         "_reserved",
@@ -69,6 +89,7 @@ class FileDiskFile:
         size: int,
         files: Descriptors,
         unsynced_folders: Sequence[Path] = (),
+        names: NewNames | None = None,
         *,
         is_mapped: bool = True,
     ) -> None:
@@ -91,6 +112,8 @@ class FileDiskFile:
         if self.size == 0:
             os.ftruncate(descriptor.number, size)
             self.size = size
+        self._names = names or NewNames()
+        self._made_in = self._names.turn  # read when the name is there
 
     def _descriptor(self) -> Descriptor:
         """Return the open descriptor. The caller keeps the object while it uses the number.
@@ -280,8 +303,9 @@ class FileDiskFile:
         descriptor = self._descriptor()
         os.fdatasync(descriptor.number)
         if self._unsynced_folders:
-            for folder in self._unsynced_folders:
-                self._sync_folder(folder)
+            if self._made_in >= self._names.are_durable_before:
+                for folder in self._unsynced_folders:
+                    self._sync_folder(folder)
             self._unsynced_folders = ()
 
     def _sync_folder(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 """
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from reliable_mq.access.access_table import PATH as ACCESS_PATH
 from reliable_mq.broker_core.store.disk import FileText, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
-from reliable_mq.runtime.disk_file import FileDiskFile, sync_folder
+from reliable_mq.runtime.disk_file import FileDiskFile, NewNames, sync_folder
 from reliable_mq.runtime.folder_lock import FolderLock
 from reliable_mq.runtime.lease_clock import boot_id
 
 PRIVATE_PATHS = frozenset({ACCESS_PATH})
 """Files that only the owner of the process may read."""
+# Python has no `os.syncfs`. A new file in new folders needs up to five syncs, and each waits for
+# the medium. After one `syncfs` it needs one.
+_SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None)
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -46,6 +50,7 @@ class FileDisk:
         """
         self._root = root
         self._files = Descriptors()
+        self._names = NewNames()
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(root / "lock")
@@ -86,7 +91,9 @@ class FileDisk:
         try:
             new_folders = [] if full.exists() else self._folders_of(full)
             full.parent.mkdir(parents=True, exist_ok=True)
-            return FileDiskFile(full, size, self._files, new_folders, is_mapped=self._is_mapped)
+            return FileDiskFile(
+                full, size, self._files, new_folders, self._names, is_mapped=self._is_mapped
+            )
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror}") from error
 
@@ -144,6 +151,22 @@ class FileDisk:
             full.unlink(missing_ok=True)
         if full.parent.is_dir():
             sync_folder(self._files, full.parent)
+
+    def write_back(self) -> None:
+        """Write back everything of this file system, with Linux's `syncfs`.
+
+        The names of all files are durable then. Their data is synced by each file's own sync, which
+        also reports what the medium could not write.
+        """
+        if _SYNCFS is None:
+            return
+        descriptor = self._files.attempt(lambda: os.open(self._root, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            turn = self._names.begin_turn()
+            if not _SYNCFS(descriptor):
+                self._names.are_durable_before = turn
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Release the lock of the folder."""

@@ -6,15 +6,12 @@ Source: Apache RocketMQ `DefaultHAService`, `DefaultHAConnection`.
 """
 
 import asyncio
-import ipaddress
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
-from reliable_mq.broker_core.config import Network
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.errors import FrameError
-from reliable_mq.host_and_port import unmapped
+from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
     TRANSFER_SIZE_MAX,
@@ -22,7 +19,10 @@ from reliable_mq.replication.ha_frames import (
     encode_transfer,
 )
 from reliable_mq.replication.ha_status import SlaveState, is_in_sync
-from reliable_mq.runtime.host_names import bound_sockets
+from reliable_mq.runtime.acceptor import Acceptor
+from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
+from reliable_mq.runtime.host_names import bound_sockets, reason_of
+from reliable_mq.runtime.slave_door import SlaveDoor
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import address_of
 
@@ -42,22 +42,32 @@ class HaMaster:
     """Sends the log of this broker to its slaves.
 
     Args:
-        networks: where slaves may be; None: anywhere.
+        door: who may follow.
         on_report: called when a slave has reported more.
     """
 
     def __init__(
         self,
-        networks: Sequence[Network] | None = None,
+        door: SlaveDoor | None = None,
         on_report: Callable[[], None] = lambda: None,
     ) -> None:
-        self._networks = networks
+        self.door = door or SlaveDoor()
+        self._admission = Admission(ConnectionLimits())
         self.log: CommitLog
         self.on_report = on_report
         self.port = 0
-        self._servers: list[asyncio.Server] = []  # one for each address of the host
+        self.ips: list[str] = []
+        self._acceptors: list[Acceptor] = []  # one for each address of the host
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
+
+    def invariants(self) -> None:
+        """No slave has acknowledged what it was not sent."""
+        for slave in self.slaves:
+            if slave.acknowledged > max(slave.next, 1):
+                raise InvariantBroken(
+                    f"{slave.address} has acknowledged {slave.acknowledged}, sent is {slave.next}"
+                )
 
     @property
     def slaves(self) -> list[SlaveState]:
@@ -80,19 +90,36 @@ class HaMaster:
         Raises:
             AddressRefused: when the address cannot be bound.
         """
-        loop = asyncio.get_running_loop()
         sockets = await bound_sockets(host, port)
         self.port = sockets[0].getsockname()[1]
-        self._servers = [
-            await loop.create_server(lambda: _SlaveConnection(self), sock=each, start_serving=False)
-            for each in sockets
-        ]
+        self.ips = [each.getsockname()[0] for each in sockets]
+        self._acceptors = [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
+
+    def _is_hasty(self, ip: str) -> bool:
+        """Whether an address connects too often; see `Admission`."""
+        refusal = self._admission.arrive(ip.partition("%")[0], time.monotonic())
+        if refusal:
+            broker_events.CONNECTION_TOO_MANY.log(log, client=ip, reason=refusal)
+        return bool(refusal)
+
+    def _accepted(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        return self.door.gated(_SlaveConnection(self))
 
     async def serve(self, commit_log: CommitLog) -> None:
-        """Send this log to the slaves that connect."""
+        """Send this log to the slaves that connect.
+
+        Raises:
+            AddressRefused: when another process has taken the address meanwhile.
+        """
         self.log = commit_log
-        for server in self._servers:
-            await server.start_serving()
+        try:
+            for acceptor in self._acceptors:
+                acceptor.start()
+        except OSError as error:
+            raise AddressRefused(
+                f"port {self.port}: cannot listen here ({reason_of(error)}); choose another"
+            ) from error
         self._tend()
 
     def advance(self) -> None:
@@ -114,12 +141,14 @@ class HaMaster:
 
     def opened(self, connection: "_SlaveConnection", ip: str) -> str:
         """Know a new connection from an address. Return why it is refused; "": it is not."""
-        source = unmapped(ipaddress.ip_address(ip.partition("%")[0]))
-        networks = self._networks
-        if networks is not None and not any(source in network for network in networks):
-            return "with access control, slaves must be where haAllowedAddresses says"
+        if refusal := self.door.refusal_at(ip):
+            return refusal
         if len(self._connections) >= _CONNECTIONS_MAX:
-            return f"{_CONNECTIONS_MAX} slaves are connected"
+            # Who only holds a place goes first: else strangers could lock slaves out.
+            silent = next((each for each in self._connections if each.state.next < 0), None)
+            if silent is None:
+                return f"{_CONNECTIONS_MAX} slaves are connected"
+            silent.cut_off(f"{_CONNECTIONS_MAX} connections are open, and it has reported nothing")
         self._connections[connection] = None
         return ""
 
@@ -131,12 +160,10 @@ class HaMaster:
         """Stop to listen, and close all connections."""
         if self._beat is not None:
             self._beat.cancel()
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for connection in list(self._connections):
             connection.close("")
-        for server in self._servers:
-            await server.wait_closed()
 
 
 class _SlaveConnection(asyncio.Protocol):
@@ -147,6 +174,7 @@ class _SlaveConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._is_paused = False
         self._is_more_due = False
+        self._is_known = False  # whether the door has let it in
         self._transport: asyncio.Transport
         self.state = SlaveState("")
 
@@ -154,13 +182,29 @@ class _SlaveConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_SIZE)
         peer = transport.get_extra_info("peername")
+        if not peer:  # it has left already
+            self._transport.abort()
+            return
         self.state = SlaveState(address_of(*peer[:2]), heard=time.monotonic())
         if refusal := self._master.opened(self, peer[0]):
+            self.close(refusal)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Use an encrypted transport from now on, if the certificate of the slave is good."""
+        self._transport = transport
+        self._is_known = True
+        door, cipher = self._master.door, transport.get_extra_info("ssl_object")
+        if refusal := door.refusal_of_certificate(cipher):
             self.close(refusal)
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
+        if not self._is_known:
+            self._is_known = True
+            if refusal := self._master.door.refusal_of_plain(data):
+                self.close(refusal)
+                return
         try:
             report = self._reports.feed(data)
         except FrameError as error:
@@ -235,6 +279,12 @@ class _SlaveConnection(asyncio.Protocol):
         if reason:
             broker_events.SLAVE_CUT.log(log, slave=self.state.address, reason=reason)
         self._transport.close()
+
+    def cut_off(self, reason: str) -> None:
+        """Close the connection at once; the log says why."""
+        broker_events.SLAVE_CUT.log(log, slave=self.state.address, reason=reason)
+        self._master.lost(self)
+        self._transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._master.lost(self)

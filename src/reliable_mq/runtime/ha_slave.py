@@ -1,12 +1,13 @@
 """The slave's side of replication: follows a master's log.
 
-It connects to the master, hands on what arrives, and reports how far this slave has the log. Before
-it copies, it lets the master send the end of what the slave has, and compares the bytes.
-Invariant K9: a slave copies only behind a log that its master has, too.
+It connects to the master, hands on what arrives, and reports how far this slave has the log.
+Before it copies, the master sends the end of what the slave has, and the bytes are compared.
+Invariant K10: a slave copies only behind a log that its master has, too.
 Source: Apache RocketMQ `DefaultHAClient`.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -19,6 +20,7 @@ from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_r
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
 from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
@@ -27,9 +29,17 @@ RETRY_SECONDS = 5.0
 """Seconds until a connection that failed is tried again, and the most that one may take."""
 SILENT_SECONDS = 20.0
 """A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
+ALONE_SECONDS = 5.0
+"""After so long without an address of a master, the log says so."""
 REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
+_TEND_SECONDS = 1.0
 _READ_SIZE = 1024 * 1024
+_CLOSED = "the master has closed the connection"
+_CLOSED_AT_ONCE = (
+    f"{_CLOSED} before it sent anything; its log says why. If it demands TLS, set tls.enable=true "
+    "here"
+)
 _SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
 
 
@@ -106,6 +116,8 @@ class HaSlave:
         store: takes the records.
         find_master: returns the master's address for slaves; "": it is not known yet.
         find_range: returns where the master's log begins and ends.
+        tls: gives the context of an encrypted connection; None: it is plain.
+        who: the names that this slave and its master share, for the log.
     """
 
     def __init__(
@@ -113,23 +125,44 @@ class HaSlave:
         store: SlaveStore,
         find_master: Callable[[], str],
         find_range: Callable[[], Awaitable[tuple[int, int]]],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        who: str = "",
     ) -> None:
+        self._who = who
         self._store = store
+        self._tls = tls
         self._find_master = find_master
         self._find_range = find_range
-        self._kept = asyncio.Event()  # more is stored than was reported
+        self._kept = asyncio.Event()  # more is stored
+        self._writer: asyncio.StreamWriter | None = None  # while it follows
+        self._reported = 0.0  # when
+        self._heard = 0.0
         self._told = ""  # the last trouble that has a line in the log
         self.master = MasterState()
 
     def stored(self) -> None:
-        """Report soon: more of the log is stored."""
+        """Report that more of the log is stored."""
         self._kept.set()
+        if self._writer is not None:
+            self._report(self._writer)
+
+    def _report(self, writer: asyncio.StreamWriter) -> None:
+        kept = self._store.kept
+        if kept:
+            writer.write(encode_report(kept))
+        self._reported = time.monotonic()
+        self.master.reported_ms = now_ms()
 
     async def follow_forever(self) -> None:
         """Connect, follow until the connection ends, and again."""
+        alone_since = time.monotonic()
         while True:
             address = self._find_master()
+            if not address and alone_since and time.monotonic() - alone_since > ALONE_SECONDS:
+                alone_since = 0.0  # it is told once
+                broker_events.MASTER_UNKNOWN.log(log, who=self._who)
             if address:
+                alone_since = time.monotonic()
                 try:
                     await self._follow(address)
                 except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:
@@ -138,17 +171,24 @@ class HaSlave:
             await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
 
     def _tell(self, address: str, error: Exception) -> None:
-        reason = str(error) or "no answer"
+        reason = reason_of(error) or "no answer"
         if reason != self._told:
             self._told = reason
             broker_events.MASTER_LOST.log(log, master=address, reason=reason)
 
     async def _follow(self, address: str) -> None:
-        reader, writer = await _connected(address)
+        reader, writer = await self._connected(address)
         try:
             await self._copy(address, reader, writer)
         finally:
             writer.close()
+
+    async def _connected(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        place = host_and_port_of(address)
+        async with asyncio.timeout(RETRY_SECONDS):
+            return await asyncio.open_connection(
+                place.host, place.port, ssl=self._tls() if self._tls is not None else None
+            )
 
     async def _copy(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -159,25 +199,36 @@ class HaSlave:
             await self._kept.wait()
         begin, skipped = store.end, 0
         master_range = await self._find_range()
-        incoming = _Incoming(reader, store, self.master)
-        if begin:
-            await self._verify(address, master_range, incoming, writer)
-        else:
-            begin = master_range[0]
-            if begin:
-                store.begin_at(begin)
-            else:  # to ask for offset 0 is to ask for the newest file
-                skipped = len(_SKIPPED)
-            writer.write(encode_report(begin + skipped))
-        store.verified(is_same=True)
-        self.master.address, self._told = address, ""
-        broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
-        self._kept.set()  # the first report named less than the slave has
-        reporting = asyncio.ensure_future(self._report_forever(writer))
+        incoming = _Incoming(reader, store, self._take_heard)
+        self._heard = self._reported = time.monotonic()
+        tending = asyncio.ensure_future(self._tend_forever(writer))
         try:
+            if begin:
+                await self._verify(address, master_range, incoming, writer)
+            else:
+                begin = master_range[0]
+                if begin:
+                    store.begin_at(begin)
+                else:  # to ask for offset 0 is to ask for the newest file
+                    skipped = len(_SKIPPED)
+                writer.write(encode_report(begin + skipped))
+            store.verified(is_same=True)
+            self.master.address = address
+            self._writer = writer
+            if begin < store.end or incoming.has_compared:
+                self._report(writer)  # the first one named less than the slave has
             await self._take_forever(incoming, CopiedLog(begin, store.segment_size), skipped)
         finally:
-            reporting.cancel()
+            self._writer = None
+            tending.cancel()
+
+    def _take_heard(self, found: list[Transfer]) -> None:
+        """Note what a master has sent."""
+        self._heard = time.monotonic()
+        self.master.heard_ms = now_ms()
+        for offset, part in found:
+            self.master.end = max(self.master.end, offset + len(part))
+            self.master.rate.add(len(part), self._heard)
 
     async def _verify(
         self,
@@ -233,79 +284,102 @@ class HaSlave:
 
     async def _compare_apart(self, address: str, comparison: LogComparison) -> None:
         """Compare over a connection of its own."""
-        reader, writer = await _connected(address)
+        reader, writer = await self._connected(address)
         try:
             writer.write(encode_report(comparison.at))
-            await _Incoming(reader, self._store, self.master).compare(comparison)
+            await _Incoming(reader, self._store, self._take_heard).compare(comparison)
         finally:
             writer.close()
 
     async def _take_forever(self, incoming: "_Incoming", copied: CopiedLog, skipped: int) -> None:
+        store, begin, is_followed = self._store, copied.end, False
+        if incoming.has_compared:
+            is_followed = self._followed(begin)
         while True:
+            found = await incoming.transfers()
+            if found is None:
+                raise EOFError(self._why_ended(is_followed))
             records: list[CopiedRecord] = []
-            for offset, part in await incoming.transfers():
+            for offset, part in found:
                 if not skipped:
                     records += copied.take(Transfer(offset, part))
                 elif part:
                     records += copied.take(Transfer(offset - skipped, _SKIPPED + part))
                     skipped = 0
+            if found and not is_followed:  # only now: an address that answers may be anybody's
+                is_followed = self._followed(begin)
             if records:
-                self._store.copy(records)
+                store.copy(records)
+                if head := records[-1].head:
+                    self.master.newest_ms = head.store_time_ms
 
-    async def _report_forever(self, writer: asyncio.StreamWriter) -> None:
+    def _followed(self, begin: int) -> bool:
+        self._told = ""
+        broker_events.MASTER_FOLLOWED.log(log, master=self.master.address, log_offset=begin)
+        return True
+
+    def _why_ended(self, is_followed: bool) -> str:
+        if time.monotonic() - self._heard > SILENT_SECONDS:
+            return f"the master said nothing for {SILENT_SECONDS:g} s"
+        return _CLOSED if is_followed else _CLOSED_AT_ONCE
+
+    async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
+        """Repeat the report, and end the connection to a master that says nothing."""
         while True:
-            try:
-                async with asyncio.timeout(REPORT_SECONDS):
-                    await self._kept.wait()
-            except TimeoutError:
-                pass
-            self._kept.clear()
-            if self._store.kept:
-                writer.write(encode_report(self._store.kept))
-                self.master.reported_ms = now_ms()
+            await asyncio.sleep(_TEND_SECONDS)
+            now = time.monotonic()
+            if now - self._heard > SILENT_SECONDS:
+                writer.transport.abort()
+                return
+            if now - self._reported >= REPORT_SECONDS:
+                self._report(writer)
 
 
 class _Incoming:
     """The transfers of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, store: SlaveStore, master: MasterState
+        self,
+        reader: asyncio.StreamReader,
+        store: SlaveStore,
+        on_heard: Callable[[list[Transfer]], None],
     ) -> None:
-        self._reader, self._store, self._master = reader, store, master
+        self._reader, self._store, self._on_heard = reader, store, on_heard
         self._frames = TransferReader()
         self._rest: list[Transfer] = []
+        self.has_compared = False
 
-    async def transfers(self) -> list[Transfer]:
-        """Return the next transfers.
+    async def transfers(self) -> list[Transfer] | None:
+        """Return the next transfers; None: none come any more.
 
         Raises:
-            EOFError, TimeoutError, OSError: when none come any more.
+            OSError: when the connection breaks.
             FrameError: when they are no transfers.
         """
         if self._rest:
             rest, self._rest = self._rest, []
             return rest
         await self._store.room()
-        async with asyncio.timeout(SILENT_SECONDS):
+        try:
             data = await self._reader.read(_READ_SIZE)
+        except ConnectionResetError:
+            data = b""
         if not data:
-            raise EOFError("the master has closed the connection")
+            return None
         found = self._frames.feed(data)
-        master = self._master
-        master.heard_ms = now_ms()
-        for offset, part in found:
-            master.end = max(master.end, offset + len(part))
-            master.rate.add(len(part), time.monotonic())
+        self._on_heard(found)
         return found
 
     async def compare(self, comparison: LogComparison) -> None:
-        """Compare until the result is known; what is behind comes with the next transfers."""
+        """Compare until the result is known; what is behind comes with the next transfers.
+
+        Raises:
+            EOFError: when the connection ends before.
+        """
         while not comparison.is_done:
-            rest = [comparison.take(each) for each in await self.transfers()]
+            found = await self.transfers()
+            if found is None:
+                raise EOFError(_CLOSED_AT_ONCE)
+            rest = [comparison.take(each) for each in found]
             self._rest = [each for each in rest if each is not None]
-
-
-async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    place = host_and_port_of(address)
-    async with asyncio.timeout(RETRY_SECONDS):
-        return await asyncio.open_connection(place.host, place.port)
+        self.has_compared = True

@@ -425,10 +425,19 @@ class Listener:
             AddressRefused: when the address cannot be bound.
         """
         _allow_many_connections()
-        sockets = await bound_sockets(host, port)
-        self._acceptors += [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
+        sockets = await self.bind_also(host, port)
         self.port = sockets[0].getsockname()[1]
         self.ips = [_plain_ip(bound.getsockname()[0]) for bound in sockets]
+
+    async def bind_also(self, host: str, port: int) -> list[socket.socket]:
+        """Bind a further port; return its sockets.
+
+        Raises:
+            AddressRefused: when the address cannot be bound.
+        """
+        sockets = await bound_sockets(host, port)
+        self._acceptors += [Acceptor(each, self._is_hasty, self._accepted) for each in sockets]
+        return sockets
 
     def _is_hasty(self, ip: str) -> bool:
         """Whether an address connects too often; see `Admission`."""

@@ -34,6 +34,8 @@ from reliable_mq.wire.request_signature import add_signature
 
 log = limited_log(__name__)
 
+MASTERLESS_SECONDS = 3.0
+"""Between two registrations of a slave whose master is not known: it registers later than it."""
 _TIMEOUT = 6.0
 _FAREWELL_TIMEOUT = 1.0
 
@@ -88,6 +90,13 @@ class Registrar:
             tls=tls,
             dial=dial,
         )
+
+    @property
+    def pause_seconds(self) -> float:
+        """Seconds until all topics are registered again; few while a slave knows no master."""
+        pause = self._state.config.register_interval_ms / 1000
+        lacks_master = self._state.config.is_slave and not self.master
+        return min(pause, MASTERLESS_SECONDS) if lacks_master else pause
 
     def register_changes(self, replies: Replies) -> None:
         """Register the changed topics, if there are any, and then send `replies`.

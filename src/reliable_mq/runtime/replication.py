@@ -1,13 +1,13 @@
 """The replication of one broker: as a master with slaves, as a slave, or neither.
 
 It receives the settings, the core, and how far the log is stored. It runs the connections between
-masters and slaves, and takes over the tables of the master.
+masters and slaves, and takes over the tables of the master. What consumers have committed at a
+slave is told to its master.
 """
 
 import asyncio
-import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,22 +16,35 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.master_tables import table_requests, take_table
+from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
 from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
-from reliable_mq.errors import FrameError, Unavailable
+from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
-from reliable_mq.replication.ha_status import status_of_master, status_of_slave
+from reliable_mq.replication.ha_figures import (
+    MasterLog,
+    SlaveLag,
+    figures_of_master,
+    figures_of_slave,
+)
+from reliable_mq.replication.ha_status import MasterState, status_of_master, status_of_slave
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.fence import Fence, end_second
+from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.runtime.slave_door import is_bare, slave_door
+from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
@@ -40,8 +53,10 @@ log = limited_log(__name__)
 TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
+_PORTS_BELOW = 2
 _ROOM_SECONDS = 0.1
-_FAULTS = (Unavailable, FrameError, ValueError, msgspec.MsgspecError)
+_CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
+_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class Replication:
@@ -49,19 +64,23 @@ class Replication:
 
     Args:
         send: sends replies.
-        tls: encrypts the connection over which tables come; None: plain.
         run_turn: writes what was appended.
+        tls: of the port for slaves; its settings are also those of connections to the master.
         role: the role of the store.
+
+    Raises:
+        ConfigurationError: when a file of the TLS settings cannot be used.
     """
 
     def __init__(
         self,
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
+        tls: ServerTls,
         role: BrokerRole,
-        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        self._tls = tls
+        self._server_tls = tls
+        self._tls = context_of_client(tls.settings)
         self._role = role
         self._config = BrokerConfig()
         self._run_turn = run_turn
@@ -69,21 +88,31 @@ class Replication:
         self.is_on = False  # whether `stored` has somebody to tell
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
+        self._copy: _CoreAsSlaveStore | None = None  # of a slave
+        self._lag = SlaveLag()
         self._links: Links | None = None
         self._fence: Fence | None = None
 
-    async def bind(self, config: BrokerConfig, host: str) -> BrokerConfig:
+    async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
-        A broker without slaves takes none.
+        A broker without slaves takes none. A master also listens two ports below its own: there
+        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`).
 
         Raises:
             AddressRefused: when the port is taken.
+            ConfigurationError: when it demands certificates that it cannot see.
         """
         if config.ha_port >= 0:
-            self.master = HaMaster(config.slave_networks)
+            if is_bare(config, self._server_tls.settings):
+                broker_events.SLAVES_NOT_ENCRYPTED.log(log)
+            self.master = HaMaster(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+            try:
+                await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
+            except AddressRefused as error:
+                broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
         self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
@@ -107,11 +136,23 @@ class Replication:
         """Let slaves follow."""
         core.state.ha_status = self.status
         self._role.begin(core)
+        core.state.ha_figures = partial(self.figures, core)
+        core.state.memory_size = memory_of_machine()
         if self.master is None:
             return
+        core.state.is_log_exposed = self._is_exposed(self.master)
         if self._config.slaves_needed:
             self.master.on_report = partial(self._note_reports, core)
         await self.master.serve(core.state.store.log)
+
+    def _is_exposed(self, master: HaMaster) -> bool:
+        """Whether strangers can have the log; the broker's log tells it loudly."""
+        config = self._config
+        is_guarded = config.slave_networks is not None or config.ha_names
+        if is_guarded or not is_exposed(master.ips, TlsSettings()):
+            return False
+        broker_events.LOG_EXPOSED.log(log, address=config.ha_address)
+        return True
 
     def _note_reports(self, core: BrokerCore) -> None:
         """Send the replies that waited for what the slaves have reported."""
@@ -138,11 +179,16 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
-        tables = _MasterTables(core, links, registrar, self._role)
-        store = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
+        tables = _TableFollower(core, links, registrar, self._role)
+        self._copy = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
-            store, lambda: self._config.ha_master or registrar.master_ha, tables.log_range
+            self._copy,
+            lambda: self._config.ha_master or registrar.master_ha,
+            tables.log_range,
+            self._tls if self._config.ha_tls else None,
+            self._config.shared_names,
         )
+        tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
 
     def status(self, log_end: int) -> dict[str, Any]:
@@ -152,6 +198,30 @@ class Replication:
             return status_of_slave(self._slave.master, log_end, now)
         slaves = self.master.slaves if self.master is not None else []
         return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
+
+    def early(self, core: BrokerCore) -> Callable[[int], None] | None:
+        """Return what takes the end of what is written, before its sync; None: nothing does."""
+        if not self._config.copies_early:
+            return None
+
+        def written(end: int) -> None:
+            core.state.store.log.mark_written(end)
+            self.stored()
+
+        return written
+
+    def figures(self, core: BrokerCore, now_ms: int) -> Iterator[Sample]:
+        """Yield the figures for metrics; none without slaves and without a master."""
+        state, config = core.state, self._config
+        log_ = state.store.log
+        if self._slave is not None and self._copy is not None:
+            stored = self._copy.kept
+            age = state.master_tables.age_seconds(now_ms, state.started_ms)
+            yield from figures_of_slave(self._slave.master, self._lag, stored, age, now_ms)
+        if self.master is not None:
+            times = partial(stored_after_ms, log_)
+            seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
+            yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
     def stored(self) -> None:
         """Tell slaves or the master that more of the log is stored."""
@@ -180,7 +250,8 @@ class _CoreAsSlaveStore:
         self._role = role
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
-        self._is_sync_flush = core.state.is_sync_flush
+        state = core.state
+        self._reports_disk = state.is_sync_flush and not state.config.copies_early
         self._writer = writer
         self._run_turn = run_turn
         self.segment_size = self._log.segment_size
@@ -192,8 +263,8 @@ class _CoreAsSlaveStore:
 
     @property
     def kept(self) -> int:
-        """The offset up to which the log is stored as the flush type promises."""
-        return self._log.durable if self._is_sync_flush else self._log.written
+        """The offset up to which the log is stored as `slaveFlush` and the flush type promise."""
+        return self._log.durable if self._reports_disk else self._log.written
 
     @property
     def start(self) -> int:
@@ -243,16 +314,19 @@ class _CoreAsSlaveStore:
             await asyncio.sleep(_ROOM_SECONDS)
 
 
-class _MasterTables:
-    """The tables of a slave's master."""
+class _TableFollower:
+    """Asks a slave's master for its tables."""
 
     def __init__(
         self, core: BrokerCore, links: Links, registrar: Registrar, role: BrokerRole
     ) -> None:
-        self._core = core
         self._role = role
+        self._known = core.state.master_tables
+        self._tables = MasterTables(core.state)
         self._links = links
         self._registrar = registrar
+        self.master = MasterState()  # learns where the master's log ends
+        self._address = ""  # of the master of the last round
 
     async def log_range(self) -> tuple[int, int]:
         """Return where the master's log begins and ends.
@@ -260,36 +334,55 @@ class _MasterTables:
         Raises:
             ConnectionError: when the master does not say it.
         """
+        if not self._registrar.master:
+            raise ConnectionError("no name server knows a master of this slave's brokerName")
         try:
             asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await self._ask(self._registrar.master, asked)
-            table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            self._role.learn_epoch(int(table.get("brokerEpoch", 0)))
-            begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
-            return max(0, begin), max(0, end)  # Apache's begin: -1 without any message
-        except (*_FAULTS, KeyError) as error:
+            answer = await self._call(self._registrar.master, asked)
+            if answer.code != ResponseCode.SUCCESS:
+                raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
+            self._role.learn_epoch(epoch_of(answer.body))
+            return log_bounds(answer.body)
+        except _FAULTS as error:
             raise ConnectionError(
                 f"the master does not say where its log begins and ends: {error}"
             ) from error
 
     async def follow_forever(self) -> None:
-        """Take the tables over, again and again."""
+        """Take the tables over, again and again, and learn where the master's log ends."""
+        known = self._known
         while True:
             address = self._registrar.master
+            if address != self._address:
+                self._tables.lost()
+                self._address = address
             if address:
                 try:
-                    await self._take(address)
+                    if await self._take(address):
+                        known.taken(now_ms())
+                    self.master.end = max(self.master.end, self._tables.log_end)
                 except _FAULTS as error:
+                    known.failure = str(error)
+                    self._tables.lost()
                     broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
-    async def _take(self, address: str) -> None:
-        for asked in table_requests():
-            answer = await self._ask(address, asked)
-            take_table(self._core.state, asked.code, answer.body, now_ms())
+    async def _take(self, address: str) -> bool:
+        """Take the tables over, and then tell what consumers have committed here.
 
-    async def _ask(self, address: str, asked: Command) -> Command:
-        answer = await self._links.call(address, asked, _TIMEOUT)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
-        return answer
+        Return whether they are taken over: not yet, while the log is not as far as they are.
+        """
+        tables = self._tables
+        for asked in tables.begin():
+            tables.answered(asked.code, await self._call(address, asked), now_ms())
+        until = time.monotonic() + TABLES_SECONDS
+        while not tables.settle(now_ms()):
+            if time.monotonic() > until:  # a copy of much may take hours
+                return False
+            await asyncio.sleep(_CUT_SECONDS)
+        for place, offset, command in tables.commits():
+            tables.committed(place, offset, await self._call(address, command), now_ms())
+        return True
+
+    async def _call(self, address: str, asked: Command) -> Command:
+        return await self._links.call(address, asked, _TIMEOUT)

@@ -4,6 +4,7 @@ Several listeners of a process share one object. It knows nothing of what they s
 """
 
 import asyncio
+import math
 import ssl
 import time
 from collections import Counter, deque
@@ -13,6 +14,7 @@ from typing import Final
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.tls_contexts import (
+    NOT_VALID_YET,
     Examined,
     Signature,
     examine,
@@ -34,6 +36,8 @@ WATCH_SECONDS = 1.0
 _TURN_SECONDS = 0.002
 _REST = 2
 
+_EXPIRED = "certificate has expired"  # OpenSSL's words
+
 # Outcomes of handshakes, as a metric has them.
 DONE: Final = "done"
 FAILED: Final = "failed"
@@ -51,19 +55,28 @@ class ServerTls:
     Args:
         settings: the mode and the files.
         handshake_seconds: after so many seconds a handshake is given up.
+        clock: returns the time, in seconds since the epoch.
 
     Raises:
         ConfigurationError: when a file cannot be used.
     """
 
-    def __init__(self, settings: TlsSettings, handshake_seconds: float = HANDSHAKE_SECONDS) -> None:
+    def __init__(
+        self,
+        settings: TlsSettings,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.settings = settings
+        self._clock = clock
         self.handshake_seconds = handshake_seconds
         self.context: ssl.SSLContext | None = None  #: None: there is no certificate
         self.expires_at = 0.0  #: of the certificate, seconds since the epoch; 0.0: unknown
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._loaded: Signature = ()  # of the files in use
         self._refused: Signature = ()  # of files that cannot be used; they were told
+        self._usable_at = math.inf  # when these may be used: their certificate is not valid yet
+        self._is_end_told = False  # whether the log says that the certificate has expired
         self._seen: Signature = ()  # at the last look
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_turn_due = False
@@ -73,13 +86,19 @@ class ServerTls:
             self._begin()
 
     def _begin(self) -> None:
-        """Read the files for the first time. A doubtful certificate is told, and used."""
+        """Read the files for the first time.
+
+        A certificate that is expired or not valid yet is told loudly, and used, as Apache's broker
+        does: a broker that refuses to start cannot be reached by those who verify, nor by those who
+        do not, and its messages wait. Nobody is let in by it who would not be by another one.
+        """
         self._seen = signature_of(self.settings.server.paths)
         path = self.settings.server.cert
         context = server_context(self.settings)
         examined = examine(context, path)
         self._take(context, examined, self._seen)
         if examined.fault:
+            self._is_end_told = examined.expires_at <= self._clock()
             broker_events.TLS_CERTIFICATE_DOUBTFUL.log(log, path=path, problem=examined.fault)
 
     @property
@@ -109,6 +128,14 @@ class ServerTls:
     def _look(self) -> None:
         self._look_later()
         self.look_once()
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Tell once that the certificate in use has expired. Connections go on with it."""
+        if not self._is_end_told and self.expires_at and self._clock() >= self.expires_at:
+            self._is_end_told = True
+            path = self.settings.server.cert
+            broker_events.TLS_CERTIFICATE_DOUBTFUL.log(log, path=path, problem=_EXPIRED)
 
     def look_once(self) -> bool:
         """Read the files again if they have changed; return whether they are in use now.
@@ -119,7 +146,10 @@ class ServerTls:
         """
         found = signature_of(self.settings.server.paths)
         is_settled, self._seen = found == self._seen, found
-        if found in (self._loaded, self._refused) or not is_settled:
+        is_known = found == self._loaded or (
+            found == self._refused and self._clock() < self._usable_at
+        )
+        if is_known or not is_settled:
             return False
         path = self.settings.server.cert
         try:
@@ -129,7 +159,10 @@ class ServerTls:
             self._refuse(found, error)
             return False
         if examined.fault:
+            # OpenSSL's clock may be some ms behind: so its word counts, and it is asked again.
+            is_early = examined.fault == NOT_VALID_YET
             self._refuse(found, f"{path}: {examined.fault}")
+            self._usable_at = examined.begins_at if is_early else math.inf
             return False
         self._take(context, examined, found)
         broker_events.TLS_RELOADED.log(log, path=path)
@@ -138,9 +171,12 @@ class ServerTls:
     def _take(self, context: ssl.SSLContext, examined: Examined, found: Signature) -> None:
         self.context, self.expires_at = context, examined.expires_at
         self._loaded, self._refused = found, ()
+        self._is_end_told = False
 
     def _refuse(self, found: Signature, why: object) -> None:
-        self._refused = found
+        if found == self._refused:  # told already
+            return
+        self._refused, self._usable_at = found, math.inf
         broker_events.TLS_NOT_RELOADED.log(log, error=why)
 
     def take_step(self, step: Callable[[], None]) -> None:

@@ -193,7 +193,11 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """Tell it to the protocol."""
         if self._timer is not None:
             self._fail("the peer left; perhaps it does not trust the certificate")
-        self._inner.connection_lost(exc)
+        inner = self._inner
+        # Each knows the other. Else what the protocol holds stays until the garbage is collected:
+        # half a frame may have 16 MiB.
+        del self._inner
+        inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Tell the protocol that the peer reads too slowly."""

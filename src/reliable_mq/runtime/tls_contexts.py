@@ -6,15 +6,19 @@ shows its certificate, and pays for its handshake once.
 """
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.tls_settings import ClientAuth, KeyPair, TlsSettings
 
 _BEGIN = b"-----BEGIN "
 _ROUNDS_MAX = 10  # steps of a handshake in memory; TLS 1.2 takes the most, five
+NOT_VALID_YET = "certificate is not yet valid"
+"""A fault of an examined certificate that time mends; OpenSSL's words."""
+_NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` does not name
+_OF_CLOCKS = (9,)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
 _VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
@@ -44,10 +48,13 @@ class Examined(NamedTuple):
 
     Attributes:
         fault: why clients that verify will refuse it, in OpenSSL's words; "": they will not.
-        expires_at: when it expires, seconds since the epoch; 0.0: unknown, as it is refused.
+        begins_at: from when on it is valid, seconds since the epoch; 0.0: unknown, as something
+            else than its dates is wrong.
+        expires_at: when it expires; 0.0: as before.
     """
 
     fault: str
+    begins_at: float
     expires_at: float
 
 
@@ -157,7 +164,8 @@ def reason_of(error: Exception) -> str:
 def fault_of(error: ssl.SSLError) -> str:
     """Return the reason of a failed handshake in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
+        hint = "; compare the clocks of both machines" if error.verify_code in _OF_CLOCKS else ""
+        return f"the peer's certificate is refused: {error.verify_message}{hint}"
     reason = (error.reason or type(error).__name__).lower().replace("_", " ")
     return _MEANINGS.get(error.reason or "", reason)
 
@@ -188,10 +196,24 @@ def examine(context: ssl.SSLContext, cert: str) -> Examined:
         context: a server's.
         cert: the file of its certificate and its chain.
     """
+    fault, seen = _seen_by_client(context, cert, 0)
+    if fault:
+        _, seen = _seen_by_client(context, cert, _NO_CHECK_TIME)
+    return Examined(fault, _seconds_of(seen, "notBefore"), _seconds_of(seen, "notAfter"))
+
+
+def _seconds_of(certificate: Mapping[str, Any], field: str) -> float:
+    return float(ssl.cert_time_to_seconds(certificate[field])) if field in certificate else 0.0
+
+
+def _seen_by_client(
+    context: ssl.SSLContext, cert: str, flags: int
+) -> tuple[str, Mapping[str, Any]]:
+    """Return why a client refuses the certificate, or "" and the certificate."""
     asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     asking.check_hostname = False
     asking.load_verify_locations(cert)
-    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | flags
     asked, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = asking.wrap_bio(answered, asked)
     server = context.wrap_bio(asked, answered, server_side=True)
@@ -201,7 +223,7 @@ def examine(context: ssl.SSLContext, cert: str) -> Examined:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLCertVerificationError as error:
-            return Examined(error.verify_message, 0.0)
+            return error.verify_message, {}
         else:
             break
         try:
@@ -210,5 +232,4 @@ def examine(context: ssl.SSLContext, cert: str) -> Examined:
             pass
         except ssl.SSLError:
             break  # it wants a certificate of the client, which has seen the server's by then
-    seen = client.getpeercert() or {}
-    return Examined("", float(ssl.cert_time_to_seconds(str(seen["notAfter"]))))
+    return "", client.getpeercert() or {}

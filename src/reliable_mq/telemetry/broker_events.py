@@ -127,6 +127,10 @@ INDEX_NO_ROOM = warning(
 QUEUES_NO_ROOM = warning(
     "queues_no_room", "no room for the units of all queues; the last checkpoint stays valid"
 )
+QUEUES_LEFT_UNWRITTEN = warning(
+    "queues_left_unwritten",
+    "%(count)d queues have units in memory only: the next start makes their files from the log",
+)
 CHECKPOINT_NO_ROOM = warning(
     "checkpoint_no_room", "no room for a checkpoint; the last one stays valid: %(error)s"
 )
@@ -217,11 +221,25 @@ NAME_SERVER_EXPOSED = error(
     "messages; listen at 127.0.0.1, or demand certificates: tls.server.mode=enforcing and "
     "tls.server.need.client.auth=require",
 )
+LOG_EXPOSED = error(
+    "log_exposed",
+    "%(address)s GIVES EVERY MESSAGE TO EVERYBODY: whoever reaches it gets the whole log, as a "
+    "slave does; say in haAllowedAddresses where slaves are, or listen at 127.0.0.1",
+)
 SLAVE_FOLLOWS = info("slave_follows", "slave %(slave)s follows, from log offset %(log_offset)d on")
+SLAVES_NOT_ENCRYPTED = warning(
+    "slaves_not_encrypted",
+    "haTlsEnable=false: slaves get the log without encryption, though tls.server.mode is enforcing",
+)
 SLAVE_GONE = warning("slave_gone", "slave %(slave)s has gone")
 SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
 MASTER_FOLLOWED = info(
     "master_followed", "this slave follows master %(master)s, from log offset %(log_offset)d on"
+)
+MASTER_UNKNOWN = warning(
+    "master_unknown",
+    "this slave has no master: no name server knows one with %(who)s; names and name servers of "
+    "both sides must be the same",
 )
 MASTER_LOST = warning("master_lost", "master %(master)s is not followed: %(reason)s")
 MASTER_TABLES_REFUSED = warning(
@@ -236,6 +254,10 @@ LOG_TRUNCATED = warning(
 ROLE_CHANGED = warning("role_changed", "this store has role %(role)s and epoch %(epoch)d now")
 MASTER_FENCED = error(
     "master_fenced", "this broker takes no messages any more and stops: %(error)s"
+)
+TABLES_PORT_TAKEN = warning(
+    "tables_port_taken",
+    "%(reason)s. Slaves of ours do not need this port; Apache's get no topics without it",
 )
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")
@@ -261,8 +283,8 @@ TLS_UNVERIFIED = warning(
     "tls.client.authServer=false: every server is trusted, also one that pretends to be the name "
     "server; use it for tests only",
 )
-TLS_CERTIFICATE_DOUBTFUL = warning(
+TLS_CERTIFICATE_DOUBTFUL = error(
     "tls_certificate_doubtful",
-    "%(path)s: clients will refuse this certificate: %(problem)s; give a new one, it is read "
-    "without a restart",
+    "%(path)s: CLIENTS REFUSE THIS CERTIFICATE: %(problem)s; give a new one, it is read without a "
+    "restart",
 )

@@ -299,6 +299,9 @@ def _of_sockets(source: Source) -> tuple[Metric, ...]:
     )
 
 
+_SLAVE = ("slave",)
+"""The address of a slave's connection, as `mqadmin haStatus` shows it."""
+
 _of_broker = partial(_of_server, "broker")
 _of_name_server = partial(_of_server, "name server")
 
@@ -344,6 +347,55 @@ _BROKER = (
     _of_broker("timers_waiting_messages", "Timed messages that wait for their time"),
     _of_broker("timers_behind_seconds", "How late timed messages are delivered", unit="seconds"),
     _of_broker("halves_waiting_messages", "Half messages without a commit or rollback"),
+    _of_broker("connected_slaves", "At a master: slaves that follow it"),
+    _of_broker("in_sync_slaves", "At a master: slaves that lack less than haMaxGapNotInSync"),
+    _of_broker(
+        "needed_slaves",
+        "At a master: slaves that must have a message before it is acknowledged; 0: none",
+    ),
+    _of_broker("slave_lag_bytes", "Bytes of the log that a slave lacks", "gauge", "bytes", _SLAVE),
+    _of_broker(
+        "slave_lag_seconds",
+        "Age of the oldest message that a slave lacks; 0: it lacks none",
+        unit="seconds",
+        labels=_SLAVE,
+    ),
+    _of_broker(
+        "slave_report_age_seconds",
+        "Time since a slave has reported; after 20 s its connection is closed",
+        unit="seconds",
+        labels=_SLAVE,
+    ),
+    _of_broker(
+        "slave_sent_bytes_total",
+        "Bytes of the log that a slave was sent on its connection",
+        "counter",
+        "bytes",
+        _SLAVE,
+    ),
+    _of_broker("master_connected", "At a slave: 1: it follows its master; 0: it does not"),
+    _of_broker(
+        "behind_master_bytes", "At a slave: bytes of its master's log that it lacks", unit="bytes"
+    ),
+    _of_broker(
+        "behind_master_seconds",
+        "At a slave: age of the oldest message that it lacks, at most; 0: it lacks none",
+        unit="seconds",
+    ),
+    _of_broker(
+        "master_report_age_seconds", "At a slave: time since it has reported", unit="seconds"
+    ),
+    _of_broker(
+        "master_tables_age_seconds",
+        "At a slave: time since it has taken over its master's topics, groups and offsets",
+        unit="seconds",
+    ),
+    _of_broker(
+        "master_received_bytes_total",
+        "At a slave: bytes of its master's log that have arrived",
+        "counter",
+        "bytes",
+    ),
     _of_broker(
         "reading_age_seconds",
         "Age of these figures: above a few seconds, the broker's event loop does not run",

@@ -127,6 +127,7 @@ ASKED = [
     Probe("a setting of nothing", Ask.UPDATE_BROKER_CONFIG, {}, b"noSuchThing=1"),
     Probe("a forbidden setting", Ask.UPDATE_BROKER_CONFIG, {}, b"configBlackList=x"),
     Probe("the master's slaves", Ask.GET_BROKER_HA_STATUS),
+    Probe("where slaves find the master", Ask.EXCHANGE_BROKER_HA_INFO),
     Probe("epochs without a controller", Ask.GET_BROKER_EPOCH_CACHE),
 ]
 
@@ -188,6 +189,8 @@ TABLES = [
         Ask.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         Ask.GET_ALL_CONSUMER_OFFSET,
         Ask.GET_ALL_DELAY_OFFSET,
+        Ask.GET_TIMER_CHECK_POINT,
+        Ask.GET_TIMER_METRICS,
         Ask.GET_ALL_PRODUCER_INFO,
         Ask.GET_BROKER_CONFIG,
         Ask.GET_BROKER_RUNTIME_INFO,

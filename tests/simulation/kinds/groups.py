@@ -1,6 +1,6 @@
 """Heartbeats, members and queue locks."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
@@ -59,6 +59,13 @@ class Anything(Question):
         pass
 
 
+class _Locked(NamedTuple):
+    """What a request locks. `perhaps`: what may have expired before the clock was set back."""
+
+    sure: set[tuple[str, int]]
+    perhaps: dict[tuple[str, str, int], tuple[str, int, int | None]]
+
+
 class Lock(Question):
     """A client wants queues for itself; nobody else gets them while it holds them."""
 
@@ -82,19 +89,24 @@ class Lock(Question):
         body: dict[str, Any] = fastjson.loads(asked.command.body)
         locks = model.tables.locks
         client = body["clientId"]
-        asked.facts = set()
+        asked.facts = _Locked(set(), {})
         for queue in body["mqSet"]:
             key = (body["consumerGroup"], queue["topic"], queue["queueId"])
             owner, expires_ms, _ = locks.get(key, (client, 0, None))
             if asked.command.code == RequestCode.UNLOCK_BATCH_MQ:
                 if owner == client:
                     locks.pop(key, None)
-            elif queue["queueId"] >= model.tables.topics.get(queue["topic"], 0):
+                continue
+            if queue["queueId"] >= model.tables.topics.get(queue["topic"], 0):
                 continue  # a queue that is not there is locked for nobody
-            elif owner == client or expires_ms <= asked.now_ms:
-                bound = asked.connection if body.get("untilDisconnected") else None
-                locks[key] = (client, asked.now_ms + LOCK_LIFETIME_MS, bound)
-                asked.facts.add((queue["topic"], queue["queueId"]))
+            bound = asked.connection if body.get("untilDisconnected") else None
+            lock = (client, asked.now_ms + LOCK_LIFETIME_MS, bound)
+            if owner == client or expires_ms <= asked.now_ms:
+                locks[key] = lock
+                model.tables.doubtful_locks.discard(key)
+                asked.facts.sure.add(key[1:])
+            elif key in model.tables.doubtful_locks:
+                asked.facts.perhaps[key] = lock
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
@@ -102,5 +114,10 @@ class Lock(Question):
             return
         queues = fastjson.loads(reply.body)["lockOKMQSet"]
         held = {(queue["topic"], queue["queueId"]) for queue in queues}
-        if held != asked.facts:
-            raise Violation(f"locks are given on {held}, not on {asked.facts}")
+        sure, perhaps = asked.facts
+        if not sure <= held or not held - sure <= {key[1:] for key in perhaps}:
+            raise Violation(f"locks are given on {held}, not on {sure}")
+        for key, lock in perhaps.items():
+            if key[1:] in held:
+                model.tables.locks[key] = lock
+                model.tables.doubtful_locks.discard(key)

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable
 
+from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedIdentity,
     TimedMessage,
@@ -28,6 +29,7 @@ from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
@@ -69,6 +71,7 @@ class Timers:
     ) -> None:
         self._store = store
         self._files = files
+        self.followed = FollowedTimers(files, precision_ms)  # of a slave
         self._precision_ms = precision_ms
         self._roll_slots = roll_slots
         self._recalls_within_topic = recalls_within_topic
@@ -120,6 +123,8 @@ class Timers:
             return
         files = self._files
         files.open(self._store, self._slot_of(now_ms))
+        if files.is_new:
+            self.counts.clear()
         self._loaded_ms = self._delivered_ms = files.read_ms
         self._known, last_ms = deliveries_since(self._store, files.delivered_end)
         self._known_until_ms = max(now_ms, last_ms)
@@ -165,6 +170,8 @@ class Timers:
                 broker_events.TIMED_MESSAGE_UNREADABLE.log(
                     log, queue_offset=files.queue_offset, topic=TIMER_TOPIC
                 )
+            elif files.is_done(files.queue_offset, self._slot_of(timed.due_ms)):
+                pass
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
                 break
@@ -351,6 +358,13 @@ class Timers:
             _, begin, read_ms = self.in_flight.popleft()
             self._files.advance(read_ms, begin)
 
+    def checkpoint(self, now_ms: int) -> TimerCheckpoint:
+        """Return the progress, for slaves: what is durably delivered, and what is taken up."""
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        if queue is None or queue.end == 0:
+            return TimerCheckpoint(read_ms=self._slot_of(now_ms))
+        return self._files.progress()
+
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
         """Return the job that saves the progress; None when there is no progress.
 
@@ -368,6 +382,7 @@ class Timers:
         """
         files = self._files
         if not files.is_open:
+            self.followed.save()
             return
         self.stored(self._store.log.end)
         now_ms = self._delivered_ms

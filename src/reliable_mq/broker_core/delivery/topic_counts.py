@@ -56,9 +56,18 @@ class TopicCounts:
         """The number of waiting messages of all topics."""
         return sum(count.count for count in self._counts.values())
 
+    def clear(self) -> None:
+        """Forget all counts: the messages are counted again."""
+        self.is_dirty = self.is_dirty or bool(self._counts)
+        self._counts.clear()
+
     def dump(self) -> str:
         """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
+        return self.text()
+
+    def text(self) -> str:
+        """Return the counts in the format of the file and of slaves."""
         table = {"dataVersion": self._version, self._name: self._counts}
         return fastjson.dumps(msgspec.to_builtins(table)).decode()
 

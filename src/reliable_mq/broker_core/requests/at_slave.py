@@ -1,19 +1,24 @@
 """What a slave refuses: everything that would append to its log, which is its master's.
 
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
-`slaveReadEnable=false` refuses pulls, too: its clients read from the master. A slave whose log was
-not compared with its master's refuses all that shows messages.
+`slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
+commit here are kept for the master. A slave whose log was not compared with its master's refuses
+all that shows messages.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
 
 from collections.abc import Callable
 
+from msgspec.structs import astuple
+
+from reliable_mq.broker_core.commits_at_slave import CommittedPlace
 from reliable_mq.broker_core.requests.handlers import Handler
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.headers import UpdateConsumerOffsetHeader
 
 _APPENDS = frozenset(
     {
@@ -37,6 +42,8 @@ def at_slave(find: Find) -> Find:
         if code == RequestCode.END_TRANSACTION:
             return _refuse_end
         handler = find(code)
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET and handler is not None:
+            return _for_master(handler)
         if handler is None or code not in _PULLS | _LOOKS:
             return handler
         return _if_verified(_if_readable(handler) if code in _PULLS else handler)
@@ -55,6 +62,21 @@ def _refuse_end(_state: BrokerState, _request: Request) -> Command:
     raise RequestRefused(
         ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transaction; its master does"
     )
+
+
+def _for_master(commit: Handler) -> Handler:
+    """Return the handler of commits, which also keeps them for the master."""
+
+    def handle(state: BrokerState, request: Request) -> Command | None:
+        answer = commit(state, request)
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            header = UpdateConsumerOffsetHeader.decode(request.command.ext_fields)
+            place = CommittedPlace(header.consumer_group, header.topic, header.queue_id)
+            if state.offsets.get(*astuple(place)) == header.commit_offset:
+                state.commits_at_slave.note(place, header.commit_offset)
+        return answer
+
+    return handle
 
 
 def _if_readable(pull: Handler) -> Handler:

@@ -237,7 +237,11 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
         for code in RequestCode
         if code.name.startswith(("GET_", "QUERY_", "VIEW_", "SEARCH_"))
         or code.name in {"AUTH_GET_USER", "AUTH_LIST_USER", "AUTH_GET_ACL", "AUTH_LIST_ACL"}
-        or code == RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        or code
+        in {
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            RequestCode.EXCHANGE_BROKER_HA_INFO,
+        }
     ),
 }
 """Why other requests have no line."""

@@ -52,8 +52,20 @@ def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
         **_store(state),
         **_queues(state, request.now_ms),
         **_delays(state),
+        **_tables_of_master(state, request.now_ms),
     }
     return reply(request.command, body=fastjson.dumps({"table": table}))
+
+
+def _tables_of_master(state: BrokerState, now_ms: int) -> dict[str, str]:
+    """Return what a slave knows of its master's tables; the names are ours."""
+    if not state.config.is_slave:
+        return {}
+    tables = state.master_tables
+    return {
+        "masterTablesAgeSeconds": f"{tables.age_seconds(now_ms, state.started_ms):.0f}",
+        "masterTablesFailure": tables.failure,
+    }
 
 
 def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
@@ -66,7 +78,7 @@ def _puts_and_gets(state: BrokerState, now_ms: int) -> dict[str, str]:
     return {
         "bootTimestamp": str(started_ms),
         "runtime": _runtime(now_ms - started_ms),
-        "brokerActive": "true",
+        "brokerActive": "false" if state.config.is_slave else "true",
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V5_4_0",
         "putMessageEntireTimeMax": slowest_ms,
@@ -137,7 +149,7 @@ def _queues(state: BrokerState, now_ms: int) -> dict[str, str]:
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
         "timerReadBehind": str(state.timers.behind_ms(now_ms) // 1000),
-        "timerOffsetBehind": str(state.timers.not_taken_up),
+        "timerOffsetBehind": str(0 if state.config.is_slave else state.timers.not_taken_up),
         "timerCongestNum": str(state.timers.counts.total),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",

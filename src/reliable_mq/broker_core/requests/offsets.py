@@ -19,9 +19,6 @@ from reliable_mq.wire.headers import (
 )
 
 _NUMBER = re.compile(r"[-+]?[0-9]+")
-# Apache checks whether a message is still in memory: accessMessageInMemoryMaxRatio is a share of
-# the machine's memory. Here the newest part of the log counts as in memory.
-_YOUNG_SIZE = 4 * 1024 * 1024 * 1024
 _LAST_MS = 2**63 - 1
 _FIRST, _END = 0, 1  # index into the bounds of a queue
 
@@ -57,8 +54,12 @@ def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
 
 
 def is_young(state: BrokerState, commit_log_offset: int) -> bool:
-    """Whether a log offset is so near to the end of the log that it is probably in memory."""
-    return state.store.log.end - commit_log_offset <= _YOUNG_SIZE
+    """Whether a log offset is so near to the end of the log that it is probably in memory.
+
+    Source: Apache RocketMQ `DefaultMessageStore.estimateInMemByCommitOffset`.
+    """
+    room = state.memory_size * state.config.in_memory_percent // 100
+    return state.store.log.end - commit_log_offset <= room
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:

@@ -20,12 +20,10 @@ from reliable_mq.wire.peer_texts import read_properties
 log = limited_log(__name__)
 
 # Fixed facts of this broker, under property names that tools read (`exportConfigs`).
-_FACTS = {
-    "brokerRole": "ASYNC_MASTER",
-    "useTLS": False,
-}
+_FACTS = {"useTLS": False}
 _PROCESSORS = "clientCallbackExecutorThreads"  # `exportMetrics` reads the CPU count from here
-EXPOSED = "openToEverybody"  # ours; the doctor reads it
+# Ours; the doctor reads them.
+EXPOSED, LOG_EXPOSED, HAS_NAME_SERVER = "openToEverybody", "haOpenToEverybody", "ownNameServer"
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -35,6 +33,7 @@ def get_broker_config(state: BrokerState, request: Request) -> Command:
     # In Apache a name with dots is a Java system property, not part of the settings.
     values = {name: value for name, value in supported.items() if "." not in name}
     values |= {**_FACTS, _PROCESSORS: state.processors, EXPOSED: state.is_exposed}
+    values |= {LOG_EXPOSED: state.is_log_exposed, HAS_NAME_SERVER: state.has_name_server}
     version = msgspec.json.encode(state.config_version).decode()
     body = format_properties(values).encode()
     return reply(request.command, ext={"version": version}, body=body)

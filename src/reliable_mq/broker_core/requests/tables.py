@@ -101,6 +101,33 @@ def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
     return reply(request.command, body=fastjson.dumps(state.schedule.to_json()))
 
 
+def get_timer_check_point(state: BrokerState, request: Request) -> Command:
+    """GET_TIMER_CHECK_POINT: how far timed messages are delivered and taken up."""
+    return reply(request.command, body=state.timers.checkpoint(request.now_ms).to_wire())
+
+
+def get_timer_metrics(state: BrokerState, request: Request) -> Command:
+    """GET_TIMER_METRICS: how many timed messages of each topic wait."""
+    return reply(request.command, body=state.timers.counts.text().encode())
+
+
+def exchange_broker_ha_info(state: BrokerState, request: Request) -> Command:
+    """EXCHANGE_BROKER_HA_INFO: where slaves find this master.
+
+    A request that names a master changes nothing: slaves ask the name servers. Apache's slave would
+    follow whoever it is told.
+    """
+    config, fields = state.config, request.command.ext_fields
+    if config.is_slave or "masterHaAddress" in fields:
+        return reply(request.command)
+    ext = {
+        "masterHaAddress": config.ha_address,
+        "masterFlushOffset": str(state.store.log.durable),
+        "masterAddress": config.address,
+    }
+    return reply(request.command, ext=ext)
+
+
 def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
     """GET_BROKER_HA_STATUS: how far the slaves are, or the master of a slave."""
     status = state.ha_status(state.store.log.end)

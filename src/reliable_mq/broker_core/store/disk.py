@@ -180,6 +180,13 @@ class Disk(Protocol):
         """Remove a file or an empty folder, durably; a missing one is not an error."""
         ...
 
+    def write_back(self) -> None:
+        """Write back all files at once, if the system can: the syncs that follow are cheap then.
+
+        It promises nothing, so it reports no error.
+        """
+        ...
+
 
 def path_inside(path: str) -> str:
     """Return `path` unchanged if it is inside the store's folder.

@@ -21,6 +21,7 @@ from reliable_mq.wire.record_scan import (
 
 _CHUNK = 4 * 1024 * 1024
 _LOOK = 64
+_SOON = 64 * 1024
 _BLANK_MAGIC = BLANK_MAGIC.to_bytes(4)
 
 
@@ -146,3 +147,20 @@ def sound_records(log: CommitLog, begin: int) -> Iterator[FoundRecord]:
 def store_time_ms(record: FoundRecord) -> int:
     """Return the store time of a record, in milliseconds."""
     return head_at(record.buffer, record.at).store_time_ms
+
+
+def stored_after_ms(log: CommitLog, offset: int) -> int | None:
+    """Return when the first record at or soon after an offset was stored; None: there is none.
+
+    The offset may be inside a record, as one that a slave of Apache's has reported.
+    """
+    begin = max(offset, log.start)
+    end = min(begin + _SOON, log.written)
+    record = record_at(log, begin) if begin < end else None
+    if record is None and begin < end:
+        part = log.read(begin, end - begin)
+        at = part.find(MAGIC_PREFIX, MAGIC_PLACE)
+        while at >= 0 and record is None:
+            record = record_at(log, begin + at - MAGIC_PLACE)
+            at = part.find(MAGIC_PREFIX, at + 1)
+    return store_time_ms(record) if record is not None else None

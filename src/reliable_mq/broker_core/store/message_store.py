@@ -22,15 +22,11 @@ from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
-from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
 from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
-from reliable_mq.broker_core.store.progress import (
-    StoreProgress,
-    load_progress,
-    save_note,
-)
+from reliable_mq.broker_core.store.progress import StoreProgress, load_progress, save_note
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
@@ -42,6 +38,8 @@ from reliable_mq.wire.record import Record, decode_record
 log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
+_MANY_FILES = 64  # from so many files on, writing back everything costs less than their syncs
+_WRITTEN_AT_CLOSE = 5_000  # queues; a new one takes a ms or more, and whoever stops us may not wait
 
 
 class MessageStore:
@@ -158,16 +156,13 @@ class MessageStore:
         self.checkpoint()
 
     def _mark_use(self) -> None:
-        """Write `abort`: without it the next start would take a crash for a clean stop.
-
-        Only its existence counts. On a full disk it is an empty name without a block of data.
-        """
+        """Write `abort`: without it the next start would take a crash for a clean stop."""
         try:
             self._disk.write_text(ABORT_PATH, str(self._process_id))
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            mark = self._disk.open(ABORT_PATH, 1)
+            mark = self._disk.open(ABORT_PATH, 1)  # only its existence counts
             mark.sync()
             mark.close()
 
@@ -329,8 +324,9 @@ class MessageStore:
         index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
-            for file in (*segments, *unsynced):
-                file.sync()
+            if len(unsynced) >= _MANY_FILES:
+                self._disk.write_back()
+            sync_files((*segments, *unsynced))
             for index_file in index_files:
                 index_file.sync()
             try:
@@ -380,11 +376,14 @@ class MessageStore:
     def close(self) -> None:
         """Write a checkpoint, remove the mark of use, and close the files.
 
-        Without room for the checkpoint the mark stays, and the next start assumes a crash.
+        Without room for it, or with very many new queues, the next start assumes a crash.
         """
         if self.index:
             self.index.close()
-        self.checkpoint()
+        if (count := self.upkeep.unwritten) > _WRITTEN_AT_CLOSE:
+            broker_events.QUEUES_LEFT_UNWRITTEN.log(log, count=count)
+        else:
+            self.checkpoint()
         if self.is_start_noted and self._noted.log_end == self._dispatched.end:
             self._disk.remove(ABORT_PATH)
         for queue in self.queues.values():

@@ -14,6 +14,8 @@ Source: Apache RocketMQ `TimerMessageStore`.
 import logging
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store import timer_log, timer_wheel
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
@@ -63,6 +65,11 @@ class TimerStore:
         self.delivered_end = 0
 
     @property
+    def is_new(self) -> bool:
+        """Whether there was no entry when the files were opened: all messages are taken up."""
+        return not self._noted.log_end
+
+    @property
     def room_end_ms(self) -> int:
         """End of the wheel's range: no earlier time uses a slot of a time before this one."""
         return self.read_ms + SLOTS * self._precision_ms
@@ -89,6 +96,32 @@ class TimerStore:
         if queue is not None:
             self.queue_offset = min(max(self.queue_offset, queue.first), queue.end)
         self.is_open = True
+
+    def note_followed(self, followed: TimerCheckpoint) -> None:
+        """Note the progress of a slave's master; files of an earlier time as a master are removed.
+
+        Raises:
+            OSError, StoreError: when the disk fails.
+        """
+        for name in self._disk.names(timer_log.FOLDER):
+            self._disk.remove(f"{timer_log.FOLDER}/{name}")
+        self._disk.remove(timer_wheel.PATH)
+        save_timer_checkpoint(self._disk, followed)
+
+    def progress(self) -> TimerCheckpoint:
+        """Return what is delivered and taken up; of closed files, what they have noted."""
+        if not self.is_open:
+            return load_timer_checkpoint(self._disk)
+        return msgspec.structs.replace(
+            self._noted,
+            read_ms=self.read_ms,
+            queue_offset=self.queue_offset,
+            master_queue_offset=self.queue_offset,
+        )
+
+    def is_done(self, queue_offset: int, slot_ms: int) -> bool:
+        """Whether the master of this former slave has delivered a message; see `done_before`."""
+        return queue_offset < self._noted.done_before and slot_ms < self._noted.done_ms
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
         """Whether a checkpoint is plausible, and its files exist."""
@@ -260,6 +293,8 @@ class TimerStore:
             changed_ms=now_ms,
             counter=self._noted.counter + 1,
             delivered_end=self.delivered_end,
+            done_before=self._noted.done_before,
+            done_ms=self._noted.done_ms,
         )
 
         def work() -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import Broker, decode_cluster
+from reliable_mq.client.connecting.routes import MASTER_ID, Broker, decode_cluster
 from reliable_mq.client.flow import Call, Flow, Instant, call_all, now, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ProtocolError, ReliableMQError
@@ -22,22 +22,31 @@ from reliable_mq.wire.java_properties import parse_properties
 
 _UPTIME = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SECONDS_OF = (86_400, 3_600, 60, 1)
+_FACTS = (
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_HA_STATUS,
+)
 _MEMBERS_ASKED = 50
 """Most members of a group that are asked for their topics."""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One master's answers.
+    """The answers of one broker.
 
-    `config`: its properties, by Apache's names. `runtime`: its state, by Apache's names.
+    `broker_id`: 0 for a master. `config`: its properties, by Apache's names. `runtime`: its state,
+    by Apache's names. `replication`: what it says of its slaves or its master, by Apache's names;
+    empty for a broker that does not know the request.
     `clock_ahead`: seconds by which its clock is ahead of this machine's; None if unknown.
     `clock_error`: maximum error of that number. `failure`: why it did not answer; "" if it did.
     """
 
     name: str
     address: str
+    broker_id: int = MASTER_ID
     config: dict[str, str] = {}
     runtime: dict[str, str] = {}
+    replication: dict[str, Any] = {}
     clock_ahead: float | None = None
     clock_error: float = 0.0
     failure: str = ""
@@ -56,6 +65,8 @@ class ClusterFacts(msgspec.Struct, frozen=True):
             an offset in it. Topics for which a broker did not answer are left out.
         members: for each requested group with several members, the topics of each by client id,
             as it says itself. Members that do not answer are left out.
+        slaves: every slave, also those whose master is away.
+        rivals: the masters of one name, if the name servers know different ones, by name.
     """
 
     brokers: tuple[BrokerFacts, ...]
@@ -64,6 +75,8 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     subscriptions: dict[str, dict[str, str | None]] = {}
     readers: dict[str, frozenset[str]] = {}
     members: dict[str, dict[str, frozenset[str]]] = {}
+    slaves: tuple[BrokerFacts, ...] = ()
+    rivals: dict[str, frozenset[str]] = {}
 
 
 def cluster_facts(
@@ -79,7 +92,8 @@ def cluster_facts(
         RemoteError, ProtocolError: when a name server refuses, or its answer is invalid.
     """
     reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
-    masters = [broker for broker in decode_cluster(succeeded(reply).body) if broker.master]
+    members_of = decode_cluster(succeeded(reply).body)
+    masters = [broker for broker in members_of if broker.master]
     reply = yield from name_servers.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     known = frozenset(_field(succeeded(reply).body, "topicList") or ())
     brokers: list[BrokerFacts] = []
@@ -87,8 +101,9 @@ def cluster_facts(
     readers: dict[str, set[str]] = {topic: set() for topic in topics}
     untold: set[str] = set()
     members: dict[str, dict[str, frozenset[str]]] = {}
+    timeout = settings.request_timeout_seconds
     for broker in masters:
-        brokers.append((yield from _broker_facts(broker, settings.request_timeout_seconds)))
+        brokers.append((yield from _broker_facts(broker, MASTER_ID, timeout)))
         asked = [
             _ask(
                 broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, settings, {"consumerGroup": group}
@@ -111,6 +126,8 @@ def cluster_facts(
                 readers[topic].update(_field(answer.body, "groupList") or ())
             else:
                 untold.add(topic)
+    slaves = yield from _slaves(members_of, timeout)
+    rivals = yield from _rivals(name_servers, timeout)
     return ClusterFacts(
         brokers=tuple(brokers),
         topics=known,
@@ -122,6 +139,8 @@ def cluster_facts(
             if masters and topic not in untold
         },
         members={group: found for group, found in members.items() if len(found) > 1},
+        slaves=slaves,
+        rivals=rivals,
     )
 
 
@@ -179,30 +198,58 @@ def _ask(
     return Call(str(broker.master), request(code, ext or {}), settings.request_timeout_seconds)
 
 
-def _broker_facts(broker: Broker, timeout: float) -> Flow[BrokerFacts]:
-    address = str(broker.master)
+def _broker_facts(broker: Broker, broker_id: int, timeout: float) -> Flow[BrokerFacts]:
+    address = broker.addresses[broker_id]
     before = yield from now()
-    answers = yield from call_all(
-        [
-            Call(address, request(code), timeout)
-            for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG)
-        ]
-    )
+    answers = yield from call_all([Call(address, request(code), timeout) for code in _FACTS])
     after = yield from now()
     try:
-        state, config = [succeeded(reply_of(answer)).body for answer in answers]
+        state, config = [succeeded(reply_of(answer)).body for answer in answers[:2]]
         runtime = {str(name): str(value) for name, value in _field(state, "table").items()}
         ahead, error = _clock(runtime, before, after)
         return BrokerFacts(
             name=broker.name,
             address=address,
+            broker_id=broker_id,
+            replication=_replication(answers[2]),
             config=dict(parse_properties(config.decode())),
             runtime=runtime,
             clock_ahead=ahead,
             clock_error=error,
         )
     except (ReliableMQError, AttributeError, UnicodeDecodeError) as failure:
-        return BrokerFacts(name=broker.name, address=address, failure=str(failure))
+        return BrokerFacts(
+            name=broker.name, address=address, broker_id=broker_id, failure=str(failure)
+        )
+
+
+def _slaves(brokers: Sequence[Broker], timeout: float) -> Flow[tuple[BrokerFacts, ...]]:
+    found: list[BrokerFacts] = []
+    for broker in brokers:
+        for broker_id in sorted(broker.addresses.keys() - {MASTER_ID}):
+            facts = yield from _broker_facts(broker, broker_id, timeout)
+            found.append(facts)
+    return tuple(found)
+
+
+def _replication(answer: Command | Exception) -> dict[str, Any]:
+    try:
+        table = fastjson.loads(answer.body) if _is_success(answer) else {}
+    except ValueError:
+        table = {}
+    return table if isinstance(table, dict) else {}
+
+
+def _rivals(name_servers: NameServers, timeout: float) -> Flow[dict[str, frozenset[str]]]:
+    """Return the masters of each name for which the name servers do not agree."""
+    asked = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    calls = [Call(address, asked, timeout) for address in name_servers.addresses]
+    masters: dict[str, set[str]] = {}
+    for answer in (yield from call_all(calls if len(calls) > 1 else [])):
+        for broker in decode_cluster(answer.body) if _is_success(answer) else ():
+            if broker.master:
+                masters.setdefault(broker.name, set()).add(broker.master)
+    return {name: frozenset(found) for name, found in masters.items() if len(found) > 1}
 
 
 def _clock(runtime: dict[str, str], before: Instant, after: Instant) -> tuple[float | None, float]:

@@ -78,6 +78,7 @@ class AssignedQueue:
         self.taken_at = NEVER  # when a message was last started, on the lease clock
         self.next_offset = OFFSET_UNKNOWN
         self.committed_offset = OFFSET_UNKNOWN
+        self.is_committed_at_slave = False  # the master may not have the committed offset
         self.read_from = MASTER_ID  # later the broker id suggested by the broker
         self.failures = 0  # failed pulls in a row
         self._ordered = ordered

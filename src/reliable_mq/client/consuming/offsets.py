@@ -6,6 +6,7 @@ Source: Apache RocketMQ `RebalancePushImpl.computePullFromWhere`, `RemoteBrokerO
 import logging
 from collections.abc import Iterable
 
+from reliable_mq.client.connecting.routes import MASTER_ID
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
@@ -118,6 +119,7 @@ def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> 
 def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
     """Commit offsets that have changed since the last commit, and wait for the brokers' answers.
 
+    Without a master they are committed at a slave, and at the master again when it is back.
     Returns the number of committed offsets. A failed commit is repeated the next time. Apache's
     client commits one-way. Its broker handles requests in many threads, so a one-way commit could
     be handled after a later one, and set the group back. Therefore each commit here has an answer.
@@ -128,7 +130,12 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
     if group.local_offsets is not None:
         return (yield from commit_locally(group.local_offsets, queues))
     instant = yield from now()
-    moved = [each for each in queues if each.commit_offset != each.committed_offset]
+    moved = [
+        each
+        for each in queues
+        if each.commit_offset != each.committed_offset
+        or (each.is_committed_at_slave and group.master_of(each.queue.broker_name))
+    ]
     commits = _commits(group, moved, instant.lease_seconds)
     answers = yield from group.offset_tables.commit(list(commits.values()))
     count = 0
@@ -138,6 +145,7 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
         except ReliableMQError:
             continue
         assigned.committed_offset = sent.offset
+        assigned.is_committed_at_slave = sent.address != group.master_of(sent.queue.broker_name)
         count += 1
     return count
 
@@ -189,14 +197,16 @@ def _commits(
 def _to_commit_at(
     group: ConsumerGroup, assigned: AssignedQueue, lease_seconds: float
 ) -> str | None:
-    """Return the address to commit at, or None.
+    """Return the address to commit at, or None: the master's, or a slave's without a master.
 
+    A slave hands the offsets on when its master is back.
     Without its lock, a queue may have another owner, whose commits must not be set back. The same
     holds if it was given back while this flow waited for another broker.
     """
     if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(lease_seconds):
         return None
-    return group.master_of(assigned.queue.broker_name)
+    broker = group.routes.broker(assigned.queue.broker_name)
+    return broker.to_read_from(MASTER_ID) if broker is not None else None
 
 
 def read_reset(body: bytes) -> dict[MessageQueue, int]:

@@ -254,13 +254,12 @@ def read_batches(
         schema: the wanted columns, from `log_schema.RECORD_SCHEMA`.
         check_body: whether `content_crc` is computed if it is wanted. Otherwise it is null.
     """
-    read = partial(
-        columns, schema=schema, context=_record_context(partition), check_body=check_body
-    )
-    return _read_through(partition, schema, read)
+    read = partial(columns, schema=schema, context=record_context(partition), check_body=check_body)
+    return read_through(partition, schema, read)
 
 
-def _record_context(partition: LogPartition) -> RecordContext:
+def record_context(partition: LogPartition) -> RecordContext:
+    """Return the settings and names of the broker of a partition."""
     store = Path(partition.path).parent.parent
     retries = {name: (group, topic) for name, group, topic in partition.pop_retries}
     listing = Listing(store, partition.sure_end, is_ours=partition.is_ours, late=partition.late)
@@ -278,7 +277,7 @@ def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:
     return pa.record_batch(values, schema=schema)
 
 
-def _read_through(
+def read_through(
     partition: LogPartition,
     schema: pa.Schema,
     read: Callable[[bytes, int], tuple[pa.RecordBatch, int, ScanEnd]],

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,31 @@ def named_stores(texts: Iterable[str]) -> dict[str, str]:
             )
         stores[name] = path
     return stores
+
+
+def named_slaves(texts: Iterable[str], stores: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the broker's name and the slave's store directory of `DIR` and `NAME=DIR` texts.
+
+    Args:
+        texts: slaves. One without a name is a slave of the only store.
+        stores: broker -> store directory of the master.
+
+    Raises:
+        ConfigurationError: when the master's store is not given, or is the slave's, too.
+    """
+    slaves: list[tuple[str, str]] = []
+    for text in texts:
+        found = _NAMED.fullmatch(text)
+        name, path = found.groups() if found else (UNNAMED, text)
+        if not found and len(stores) == 1:
+            name = next(iter(stores))
+        if name not in stores:
+            which = f"NAME={path}, with the name of its master" if not found else f"--store {name}="
+            raise ConfigurationError(f"--slave-store {text}: its master is not given: give {which}")
+        if Path(path).resolve() == Path(stores[name]).resolve():
+            raise ConfigurationError(f"--slave-store {text}: this is the store of its master")
+        slaves.append((name, path))
+    return slaves
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,21 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
     for name, lack in summary["whole"].items():
         if lack:
             _say(console, f"not whole: {name}: {lack}", "red")
+    for each in summary.get("slaves", ()):
+        _print_slave(each, console)
     if summary.get("told"):
         console.print(f"told     {summary['told']} new findings to the notifiers", highlight=False)
     console.print(f"report   {summary['report']}", soft_wrap=True, highlight=False)
     console.print(f"verdicts {summary['parquet']}", soft_wrap=True, highlight=False)
+
+
+def _print_slave(slave: Mapping[str, Any], console: Console) -> None:
+    begin, end = slave["slave_log"]
+    young = slave["counts"]["on its way"]
+    later = f", {young:,} younger records are on their way" if young else ""
+    _say(console, f"slave    {slave['store']}: its log goes from {begin} to {end}{later}")
+    if slave["listed"]:
+        _say(console, f"         what it lacks is listed in {slave['listed']}")
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

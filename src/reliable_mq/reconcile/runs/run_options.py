@@ -26,6 +26,7 @@ class RunOptions:
     Attributes:
         database: the database that stores the row of the run.
         store: a store directory, or NAME=DIR. `stores`: further ones.
+        slaves: store directories of slaves, DIR or NAME=DIR, which are compared with those.
         out: the output folder: a local path, or a URI of a file system that Spark supports.
         now: the moment of the judgement.
         grace: younger messages are in flight.
@@ -76,6 +77,7 @@ class RunOptions:
     ledgers: str | None = None
     application: str = ""
     stores: tuple[str, ...] = ()
+    slaves: tuple[str, ...] = ()
     cluster: str | None = None
     partial: bool = False
     db_share: float = 1.0
@@ -117,6 +119,11 @@ def check(options: RunOptions) -> None:
         raise ConfigurationError(
             "--export writes whole logs, from files: give every broker's --store, without --cluster"
             " and --partial; or judge only the logs that can be read, by a run without --export"
+        )
+    if options.slaves and (options.ledgers is not None or options.increment):
+        raise ConfigurationError(
+            "--slave-store compares whole logs: give it to a run without --ledgers and --increment,"
+            " with --store"
         )
     both = sorted(set(options.managed) & set(options.unmanaged))
     if both:

@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import new_message_id
+from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs
 from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.reconcile.judgement.evidence import evidence_of
@@ -49,6 +50,12 @@ from reliable_mq.reconcile.report.summary import (
     verdict_counts,
 )
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
+from reliable_mq.reconcile.runs.file_slaves_compared import (
+    compare_slaves,
+    flaws_of,
+    slaves_of,
+    summary_of,
+)
 from reliable_mq.reconcile.runs.run_folder import (
     REPORT,
     SUMMARY,
@@ -102,6 +109,8 @@ def reconcile(options: RunOptions) -> dict[str, Any]:
     """
     started = time.monotonic()
     check(options)
+    for _, path in slaves_of(options):
+        read_layout(path)  # it raises for what is no store
     asked, ledgers, going_on, is_small = options, None, None, False
     if options.ledgers is None:
         mark = removed_until(options)
@@ -261,6 +270,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
     groups = tally.groups()
     found = sum(group.rows for group in groups if group.is_finding)
     result = _result(run, found)
+    slaves = compare_slaves(options, folder)
     summary = summarize(
         run_id=run.run_id,
         moment=_moment_fields(moment, run.ledgers.logs),
@@ -271,9 +281,12 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
         whole=whole_of(options, run.ledgers.logs)
         | (dict(going_on.lost) if going_on is not None else {})
         | _flaws(run, tally)
-        | dict(run.hidden),
+        | dict(run.hidden)
+        | dict(flaws_of(slaves)),
         read_topics=_read_topics(run.ledgers.logs),
     )
+    if slaves:
+        summary["slaves"] = summary_of(slaves, folder)
     summary["in_doubt"] = tally.doubts.summary()
     summary["twin_ids"] = tally.twins.summary()
     summary["unchecked_contents"] = tally.unchecked

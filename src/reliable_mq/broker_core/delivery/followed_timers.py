@@ -1,0 +1,101 @@
+"""What a slave knows of its master's timers, so that a promoted slave need not read the whole log.
+
+Receives what the master says of its progress, and where this slave's log ended before it was asked.
+A slave has no timer log and no wheel: when it is promoted, it takes the messages up again from
+their queue. What it notes here says which of them are delivered, and from where in the log to
+search the deliveries of the others.
+
+Invariant L10: timed messages before the queue offset `done_before` that were due before `done_ms`
+are delivered. Deliveries of all others are in the log from `delivered_end` on.
+
+Why it holds. The master delivers a message only after it was taken up. Messages before
+`done_before` were taken up when the master was asked the time before, so their slot was known
+then; when all slots before `done_ms` are delivered, theirs is, too. Another message is taken up,
+and so delivered, after that first answer, or it is due at `done_ms` or later. Both deliveries are
+behind the place where the slave's log ended before the first question, if its last record there is
+older than `done_ms`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
+from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.errors import StoreError
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
+
+_SAVED_MS = 60_000
+_SAVED_SIZE = 64 * 1024 * 1024  # bytes of the log that a promoted slave would search
+
+
+class _Look(NamedTuple):
+    """This slave's log before a question: its end and last time; and the master's queue offset."""
+
+    log_end: int
+    last_ms: int
+    queue_offset: int
+
+
+class FollowedTimers:
+    """The progress of a master's timers, as its slave knows it.
+
+    Args:
+        files: where it is noted.
+        precision_ms: duration of a slot, in milliseconds.
+    """
+
+    def __init__(self, files: TimerStore, precision_ms: int) -> None:
+        self._files = files
+        self._precision_ms = precision_ms
+        self._earlier: _Look | None = None
+        self._saved = TimerCheckpoint()
+        self.known = TimerCheckpoint()
+
+    def take(self, told: TimerCheckpoint, log_end: int, last_ms: int) -> None:
+        """Take what the master says. Everything that it claims must be in this slave's log.
+
+        Args:
+            told: the master's progress.
+            log_end: where this slave's log ended before the master was asked.
+            last_ms: the store time of the last record before that.
+        """
+        earlier, self._earlier = self._earlier, _Look(log_end, last_ms, told.master_queue_offset)
+        done_ms = told.read_ms // self._precision_ms * self._precision_ms
+        if earlier is None or earlier.last_ms >= done_ms or done_ms <= self.known.done_ms:
+            return
+        self.known = TimerCheckpoint(
+            read_ms=done_ms,
+            delivered_end=earlier.log_end,
+            done_before=earlier.queue_offset,
+            done_ms=done_ms,
+        )
+
+    def begin_checkpoint(self) -> Callable[[], None] | None:
+        """Return the job that notes the progress; None when the note is new enough.
+
+        The job may run in another thread.
+        """
+        known, saved = self.known, self._saved
+        is_old = (
+            known.read_ms - saved.read_ms >= _SAVED_MS
+            or known.delivered_end - saved.delivered_end >= _SAVED_SIZE
+        )
+        return self.save if is_old else None
+
+    def save(self) -> None:
+        """Note the progress, if there is any and the disk has room."""
+        known = self.known
+        if known == self._saved or self._files.is_open:  # open files are those of a master
+            return
+        try:
+            self._files.note_followed(known)
+        except (OSError, StoreError) as error:
+            if not is_out_of_room(error):
+                raise
+            broker_events.TIMER_CHECKPOINT_NO_ROOM.log(log, error=error)
+            return
+        self._saved = known

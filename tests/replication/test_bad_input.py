@@ -1,0 +1,300 @@
+"""What a slave or a master must not believe: each is one line, and nothing wrong is stored."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.broker_core.broker_world import BrokerWorld
+from tests.replication.followers import KeptLog, following
+from tests.replication.test_pair import MASTER, SLAVE, end_of, log_of, serving, told
+from tests.waiting import eventually, run_scene
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.message import Message
+from reliable_mq.replication.ha_frames import REPORT_SIZE, encode_report, encode_transfer
+from reliable_mq.runtime import ha_slave
+from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.runtime.name_server import NameServer
+
+Answer = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
+"""Receives the offset of the first report, and answers it."""
+
+
+@pytest.fixture(autouse=True)
+def all_lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note all lines, and try again at once."""
+    caplog.set_level(logging.INFO, "reliable_mq")
+    monkeypatch.setattr(ha_slave, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(ha_slave, "ALONE_SECONDS", 0.1)
+
+
+@asynccontextmanager
+async def pretending(answer: Answer) -> AsyncIterator[tuple[int, list[int]]]:
+    """Be a master that answers as it is told; give its port, and the first reports so far."""
+    reports: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            reports.append(int.from_bytes(await reader.readexactly(REPORT_SIZE)))
+            await answer(reports[-1], writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], reports
+    finally:
+        server.close()
+
+
+def port_of(master: BrokerServer) -> int:
+    assert master._replication.master is not None
+    return master._replication.master.port
+
+
+def log_bytes() -> bytes:
+    world = BrokerWorld()
+    world.create_topic()
+    for number in range(3):
+        world.send(b"%d" % number)
+    log = world.state.store.log
+    return log.read(0, log.end)
+
+
+def test_a_transfer_that_tears_at_any_byte_leaves_whole_records_and_the_copy_goes_on() -> None:
+    log = log_bytes()
+
+    async def scene() -> None:
+        places = iter(range(1, len(log) + 170, 7))
+
+        async def answer(begin: int, writer: asyncio.StreamWriter) -> None:
+            parts = [encode_transfer(at, log[at : at + 50]) for at in range(begin, len(log), 50)]
+            writer.write(b"".join(parts)[: next(places, None)])
+            await writer.drain()
+
+        store = KeptLog(segment_size=1024 * 1024)
+        async with pretending(answer) as (port, reports), following(port, store=store):
+            await eventually(lambda: store.end == len(log))
+            assert sorted(set(reports)) == sorted({1, *(each.offset for each in store.records[1:])})
+        assert b"".join(each.data for each in store.records) == log
+
+    run_scene(scene())
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        (4_096, "the master sent offset 4096; this slave has received up to 0"),
+        (-1, "at offset -1: no master sends it"),
+    ],
+)
+def test_a_transfer_of_a_wrong_offset_is_one_line_with_both(
+    caplog: pytest.LogCaptureFixture, offset: int, says: str
+) -> None:
+    log = log_bytes()
+
+    async def scene() -> None:
+        async def answer(_begin: int, writer: asyncio.StreamWriter) -> None:
+            sent = offset if offset < 0 else offset + 1  # an empty slave asks for offset 1
+            writer.write(encode_transfer(sent, log[1:]))
+            await writer.drain()
+
+        async with pretending(answer) as (port, reports), following(port) as store:
+            await eventually(lambda: len(reports) >= 4)
+            assert store.records == []
+
+    run_scene(scene())
+    (line,) = told(caplog, "master_lost")
+    assert says in line
+
+
+def test_a_master_that_goes_backwards_is_one_line_and_the_slave_keeps_what_it_has(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = log_bytes()
+
+    async def scene() -> None:
+        async def answer(_begin: int, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode_transfer(0, log))
+            await writer.drain()
+
+        store = KeptLog(end=len(log))
+        async with pretending(answer) as (port, reports), following(port, store=store):
+            await eventually(lambda: len(reports) >= 3)
+        assert store.records == []
+        assert store.end == len(log)
+
+    run_scene(scene())
+    (line,) = told(caplog, "master_lost")
+    assert f"the master sent offset 0; this slave has received up to {len(log)}" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no master sends it"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no master sends it"),
+        (encode_transfer(1, b"x" * 200), "something else answers at the master's address"),
+        (b"", "before it sent anything"),
+    ],
+    ids=["http", "ssh", "no records", "nothing"],
+)
+def test_a_port_that_answers_something_else_is_one_line_and_nothing_is_stored(
+    caplog: pytest.LogCaptureFixture, words: bytes, says: str
+) -> None:
+    async def scene() -> None:
+        async def answer(_begin: int, writer: asyncio.StreamWriter) -> None:
+            writer.write(words)
+            await writer.drain()
+
+        async with pretending(answer) as (port, reports), following(port) as store:
+            await eventually(lambda: len(reports) >= 4)
+            assert store.records == []
+
+    run_scene(scene())
+    (line,) = told(caplog, "master_lost")
+    assert says in line
+    assert not told(caplog, "master_followed")
+
+
+def test_the_port_for_clients_is_not_the_port_for_slaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with (
+            serving(tmp_path / "m", **MASTER) as master,
+            following(master._listener.port) as store,
+        ):
+            await eventually(lambda: told(caplog, "master_lost"))
+            assert store.records == []
+
+    run_scene(scene())
+    assert not told(caplog, "master_followed")
+
+
+def test_who_speaks_http_to_the_port_for_slaves_is_told_to_be_no_slave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "m", **MASTER) as master:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await reader.read() == b""
+            writer.close()
+
+    run_scene(scene())
+    (line,) = told(caplog, "slave_cut")
+    assert "which no log has: it is no slave" in line
+
+
+def test_a_slave_that_is_ahead_is_refused_and_told_on_both_sides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        store = KeptLog(end=10_000_000)
+        async with (
+            serving(tmp_path / "m", **MASTER) as master,
+            following(port_of(master), store=store),
+        ):
+            await eventually(lambda: len(told(caplog, "slave_cut")) >= 2)
+            await eventually(lambda: told(caplog, "master_lost"))
+        assert store.end == 10_000_000, "it keeps what it has"
+
+    run_scene(scene())
+    assert "it reports offset 10000000, and can have this log up to" in told(caplog, "slave_cut")[0]
+    assert len(told(caplog, "master_lost")) == 1
+
+
+def test_a_slave_with_another_segment_size_is_one_line_with_both_sizes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **MASTER) as master:
+            address = master.name_server_address
+            async with AsyncClient(address) as client:
+                await client.create_topic("t", 1)
+                for number in range(30):
+                    await client.send(Message(topic="t", body=b"%d" % number * 40_000))
+            own = {**SLAVE, "mappedFileSizeCommitLog": str(2 * 1024 * 1024)}
+            async with serving(tmp_path / "slave", address, **own) as slave:
+                await eventually(lambda: told(caplog, "master_lost"))
+                assert end_of(slave) <= 1024 * 1024
+
+    run_scene(scene())
+    lines = set(told(caplog, "master_lost"))
+    assert len(lines) == 1
+    assert "the master's segment ends at offset 1048576, this slave's at 2097152" in lines.pop()
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["name server", "haMasterAddress"])
+@pytest.mark.parametrize("what", ["brokerName", "brokerClusterName"])
+def test_a_slave_of_other_names_copies_nothing_and_says_its_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, is_named: bool
+) -> None:
+    """Also if it was given the address: its name server knows no master of these names."""
+
+    async def scene() -> None:
+        names = NameServer()
+        await names.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{names.port}"
+        async with serving(tmp_path / "master", address, **MASTER) as master:
+            async with AsyncClient(address) as client:
+                await client.create_topic("t", 1)
+                await client.send(Message(topic="t", body=b"1"))
+            own = {**SLAVE, what: "other"}
+            if is_named:
+                own["haMasterAddress"] = f"127.0.0.1:{port_of(master)}"
+            async with serving(tmp_path / "slave", address, **own) as slave:
+                event = "master_lost" if is_named else "master_unknown"
+                await eventually(lambda: told(caplog, event))
+                assert end_of(slave) == 0
+        await names.close()
+
+    run_scene(scene())
+    if is_named:
+        assert "no name server knows a master of this slave's brokerName" in caplog.text
+    else:
+        (line,) = told(caplog, "master_unknown")
+        assert f"{what}=other" in line
+
+
+def test_two_slaves_of_one_id_both_have_the_whole_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **MASTER) as master:
+            address = master.name_server_address
+            async with (
+                AsyncClient(address) as client,
+                serving(tmp_path / "one", address, **SLAVE) as one,
+                serving(tmp_path / "two", address, **SLAVE) as two,
+            ):
+                await client.create_topic("t", 1)
+                for number in range(20):
+                    await client.send(Message(topic="t", body=b"%d" % number))
+                await eventually(lambda: end_of(one) == end_of(two) == end_of(master) > 0)
+                assert master._replication.master is not None
+                assert len(master._replication.master.slaves) == 2
+
+    run_scene(scene())
+    assert log_of(tmp_path / "one") == log_of(tmp_path / "two") == log_of(tmp_path / "master")
+
+
+def test_a_report_that_is_torn_by_the_end_acknowledges_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "m", **MASTER) as master:
+            place = master._replication.master
+            assert place is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(encode_report(1))
+            await reader.readexactly(12)
+            writer.write(encode_report(1 << 40)[:7])
+            writer.close()
+            await eventually(lambda: not place.slaves)
+
+    run_scene(scene())

@@ -1,0 +1,191 @@
+"""What a slave must be, seen at its disk: a prefix of its master's log, byte for byte.
+
+It takes the model's place at the slave's machine. What it knows of the slave is what lies on the
+slave's disk; what it knows of the master is the chronicle.
+"""
+
+from tests.simulation.asked import commands_of
+from tests.simulation.chronicle import Chronicle, parts_of
+from tests.simulation.facts import Entry, Violation
+from tests.simulation.watched_disk import WatchedDisk
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.state import Turn
+from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.headers import PullMessageHeader
+from reliable_mq.wire.record import blank_size_at, decode_record
+
+
+class _NoTables:
+    """A slave's own tables are compared at the end only."""
+
+    def saved(self, disk: MemoryDisk) -> None:
+        """Note nothing."""
+
+
+class Follower:
+    """A slave's promises over all its lives.
+
+    Args:
+        chronicle: the master's log.
+        disk: the slave's.
+        is_sync_flush: whether the slave reports what is on the medium only.
+    """
+
+    def __init__(self, chronicle: Chronicle, disk: WatchedDisk, *, is_sync_flush: bool) -> None:
+        self._chronicle = chronicle
+        self._disk = disk
+        self._is_sync_flush = is_sync_flush
+        self._core: BrokerCore | None = None
+        self._same = 0  # up to which the slave's log is the master's
+        self._cuts = 0  # of the master's log that are known
+        self._end_at_cut = 0  # where the slave's log ended then
+        self._must_survive = 0
+        self._promised = 0  # of the log was acknowledged, because the slave has it
+        self.kept = 0  # up to which the slave has had the master's log, as its flush type promises
+        self.tables = _NoTables()
+        self.has_room = True
+        self._pulls: dict[tuple[int, int], PullMessageHeader] = {}
+
+    # at the master
+
+    def master_opened(self) -> None:
+        """Note that the master's log may have lost its end."""
+        end = self._chronicle.end
+        self._same, self.kept = min(self._same, end), min(self.kept, end)
+        self._note_cut()
+
+    def _note_cut(self) -> None:
+        """Note where the slave's log ends, if the master's has lost its end since."""
+        if self._core is not None and self._chronicle.cuts != self._cuts:
+            self._cuts, self._end_at_cut = self._chronicle.cuts, self._core.state.store.log.end
+
+    def acknowledged(self, entry: Entry) -> None:
+        """Note that a client was told that a slave has a message, too."""
+        if entry.log_end > self.kept:
+            raise Violation(
+                f"{entry} is acknowledged up to {entry.log_end}, the slave has the log up to "
+                f"{self.kept}"
+            )
+        self._promised = max(self._promised, entry.log_end)
+
+    # at the slave
+
+    def opened(self, core: BrokerCore) -> None:
+        """Check what a slave has found after a crash."""
+        self._core = core
+        self.has_room = True
+        end = core.state.store.log.end
+        self._disk.log_opened(end)
+        missing = self._chronicle.read(end, self._must_survive - end)
+        if missing and blank_size_at(missing, 0) != len(missing):  # a blank comes again
+            raise Violation(f"after a crash the slave ends at {end} of {self._must_survive}")
+        if self._is_sync_flush and end < self._promised:
+            raise Violation(f"after a crash the slave ends at {end}, promised is {self._promised}")
+        self._same = min(self._same, end)
+        self._note_cut()
+        self._compare()
+
+    def down(self, *, is_power_loss: bool) -> None:
+        """Note that the slave is gone."""
+        self._core = None
+        self._pulls.clear()
+        self._must_survive = self._disk.log_synced if is_power_loss else self._disk.log_written
+        if is_power_loss:
+            self._disk.log_opened(self._must_survive)
+
+    def emptied(self) -> None:
+        """Note that the slave was given an empty disk."""
+        self._same = self.kept = self._must_survive = self._promised = self._end_at_cut = 0
+        self._disk.log_opened(0)
+
+    def must_survive(self, *, is_power_loss: bool) -> int:
+        """Return how far the log must be there that was acknowledged, now that the slave died."""
+        is_kept = self._is_sync_flush or not is_power_loss
+        return self._promised if is_kept else min(self._promised, self._must_survive)
+
+    def compare_all(self) -> None:
+        """Compare all that the slave has, once more."""
+        self._same = 0
+        self._compare()
+
+    def stored(self, _end: int, _now_ms: int) -> None:
+        """Compare what was copied with the master's log."""
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare what is new at the slave; what the master has lost since is let be."""
+        assert self._core is not None
+        log, chronicle = self._core.state.store.log, self._chronicle
+        for offset, data in parts_of(log, max(self._same, log.start)):
+            if data != chronicle.read(offset, len(data)):
+                if log.end > self._end_at_cut:
+                    raise Violation(f"the slave's log differs from the master's behind {offset}")
+                return
+            self._same = offset + len(data)
+        kept = self._disk.log_synced if self._is_sync_flush else self._disk.log_written
+        self.kept = max(self.kept, min(self._same, kept))
+
+    # at its readers
+
+    def received(self, connection: int, command: Command, _now_ms: int) -> None:
+        """Note a pull."""
+        if command.code == RequestCode.PULL_MESSAGE and not command.is_reply:
+            header = PullMessageHeader.decode(command.ext_fields)
+            self._pulls[connection, command.opaque] = header
+
+    def disconnected(self, connection: int) -> None:
+        """Note that a reader is gone."""
+        self._pulls = {key: pull for key, pull in self._pulls.items() if key[0] != connection}
+
+    def turn(self, turn: Turn, _now_ms: int) -> None:
+        """Check what the slave serves."""
+        self.sent(turn.replies)
+
+    def sent(self, replies: list[tuple[int, bytes]]) -> None:
+        """Check what the slave serves."""
+        for connection, reply in commands_of(replies):
+            pull = self._pulls.pop((connection, reply.opaque), None) if reply.is_reply else None
+            if pull is not None:
+                self._check_found(pull, reply.body)
+
+    def _check_found(self, pull: PullMessageHeader, body: bytes) -> None:
+        at, place = 0, (pull.topic, pull.queue_id)
+        while at < len(body):
+            record = decode_record(body, at, check_body=True)
+            if (record.topic, record.queue_id) != place or record.queue_offset < pull.queue_offset:
+                raise Violation(f"a slave answers {pull} with {record}")
+            self._check_read(record.commit_log_offset, body[at : at + record.size])
+            at += record.size
+
+    def _check_read(self, offset: int, data: bytes) -> None:
+        chronicle = self._chronicle
+        if data == chronicle.read(offset, len(data)):
+            return
+        is_of_old_life = any(data == each[offset : offset + len(data)] for each in chronicle.before)
+        core = self._core
+        if core is None or not is_of_old_life or core.state.store.log.end > self._end_at_cut:
+            raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")
+
+    # what a slave does as any broker does, and nobody judges here
+
+    def found_no_room(self) -> None:
+        """Note that a request found no room."""
+
+    def room(self, *, has_room: bool, refusal: int | None) -> None:
+        """Note whether the disk has room."""
+        self.has_room = has_room
+
+    def ticked(self, now_ms: int) -> None:
+        """Note that the slave looked at the clock."""
+
+    def nothing_is_late(self, now_ms: int) -> None:
+        """A slave has no work of its own."""
+
+    def clock_was_set(self, change_ms: float) -> None:
+        """Note that the clock jumped."""
+
+    def expired(self, start: int, *, may_go: bool) -> None:
+        """Note where the slave's log begins now."""
