@@ -167,7 +167,8 @@ VISITORS = [
 # The check of message types is the proxy's at Apache's, where clients of the 5.x kind connect.
 OURS_ONLY = (
     *("enableTopicMessageTypeCheck", "openToEverybody", "ownNameServer", "haOpenToEverybody"),
-    *("haAllowedAddresses", "haMasterAddress", "auditFileCount", "auditFileSize"),
+    *("haAllowedAddresses", "haAllowedNames", "haTlsEnable", "haMasterAddress", "slaveFlush"),
+    *("auditFileCount", "auditFileSize"),
     *("authenticationEnabled", "authenticationWhitelist"),
     *("authorizationEnabled", "authorizationWhitelist"),
     *("quotasOfGroups", "quotasOfTopics", "quotasOfUsers"),

@@ -22,6 +22,8 @@ log = limited_log(__name__)
 
 _HANDSHAKE = b"\x16"
 _RECORD_SIZE = 16 * 1024  # the most plain bytes of one TLS record
+# A `MemoryBIO` keeps the most that it ever had: so each connection puts little into it at once.
+_PIECE_SIZE = 64 * 1024
 
 
 class SecuredProtocol(Protocol):
@@ -131,12 +133,13 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt data, and hand it on. Before the handshake is done, continue that."""
-        self._incoming.write(data)
         if self._is_open:
-            self._read()
-        else:  # OpenSSL bounds the messages of a handshake: a chain may have 100 KiB
-            self._transport.pause_reading()
-            self._tls.take_step(self._shake_hands)
+            self._read(data)
+            return
+        # OpenSSL bounds the messages of a handshake: a chain may have 100 KiB.
+        self._incoming.write(data)
+        self._transport.pause_reading()
+        self._tls.take_step(self._shake_hands)
 
     def _shake_hands(self) -> None:
         """Do one step of the handshake."""
@@ -158,33 +161,40 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._flush()
         self._inner.secured(self)
         if self._incoming.pending or self._cipher.pending():
-            self._read()
+            self._read(b"")
 
-    def _read(self) -> None:
+    def _read(self, data: bytes) -> None:
         """Decrypt what has come. A record that has not come in whole waits."""
+        plain: list[bytes] = []
+        if len(data) <= _PIECE_SIZE:
+            is_over = self._decrypt(data, plain)
+        else:
+            view, begins = memoryview(data), range(0, len(data), _PIECE_SIZE)
+            is_over = any(self._decrypt(view[at : at + _PIECE_SIZE], plain) for at in begins)
+        if self._outgoing.pending:
+            self._flush()
+        if plain:
+            self._inner.data_received(plain[0] if len(plain) == 1 else b"".join(plain))
+        if is_over:
+            self.close()
+
+    def _decrypt(self, data: bytes | memoryview, plain: list[bytes]) -> bool:
+        """Add the plain bytes of data to `plain`. Return whether nothing more can come."""
         cipher, incoming = self._cipher, self._incoming
-        pieces: list[bytes] = []
-        has_ended = False
+        incoming.write(data)
         try:
             while True:
                 piece = cipher.read(_RECORD_SIZE)
                 if not piece:
-                    has_ended = True
-                    break
-                pieces.append(piece)
+                    return True
+                plain.append(piece)
                 if not (incoming.pending or cipher.pending()):
-                    break
+                    return False
         except ssl.SSLWantReadError:
-            pass
+            return False
         except ssl.SSLError as error:
             self._tell_broken(error)
-            has_ended = True
-        if self._outgoing.pending:
-            self._flush()
-        if pieces:
-            self._inner.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if has_ended:
-            self.close()
+            return True
 
     def eof_received(self) -> None:
         """Let the transport close: the peer sends no more."""
@@ -239,16 +249,21 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """Encrypt all data and send it together."""
         if self._transport.is_closing():
             return
-        cipher = self._cipher
+        cipher, outgoing = self._cipher, self._outgoing
+        pieces: list[bytes] = []
         try:
             for data in list_of_data:
-                sent, size = cipher.write(data), len(data)
+                size = len(data)
+                sent = cipher.write(data if size <= _PIECE_SIZE else memoryview(data)[:_PIECE_SIZE])
                 while sent < size:
-                    sent += cipher.write(memoryview(data)[sent:])
+                    pieces.append(outgoing.read())
+                    sent += cipher.write(memoryview(data)[sent : sent + _PIECE_SIZE])
         except ssl.SSLError as error:
             self._tell_broken(error)
             self._transport.abort()
             return
+        if pieces:
+            self._transport.writelines(pieces)
         self._flush()
 
     def _tell_broken(self, error: ssl.SSLError) -> None:

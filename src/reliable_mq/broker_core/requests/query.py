@@ -10,11 +10,12 @@ from reliable_mq.broker_core.requests.hidden import refuse_hidden
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_index import MessageIndex
-from reliable_mq.broker_core.store.unit_reading import read_listed
+from reliable_mq.broker_core.store.unit_reading import find_listed, read_listed
 from reliable_mq.limits import QUERY_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import QueryMessageHeader
+from reliable_mq.wire.record_scan import head_at
 
 _WAITING_MAX = 1_000  # queries that wait for the index
 _LOOKS_MAX = 3  # attempts, as Apache does; each looks before the records of the last one
@@ -109,15 +110,16 @@ def _bodies(state: BrokerState, offsets: list[int], topic: str) -> bytes:
     topics than `topic` are left out; "": no access control, as Apache.
     """
     log, is_deleted = state.store.log, state.store.deletions.is_deleted
-    parts: list[bytes] = []
+    parts: list[memoryview] = []  # the bodies are large: they are not decoded, nor read twice
     total = 0
     for offset in reversed(offsets):
-        record = read_listed(log, offset)
-        if record is None or topic not in ("", record.topic):
+        found = find_listed(log, offset)
+        if found is None:
             continue
-        if not is_deleted(record.topic, record.queue_id, offset):
-            total += record.size
+        head = head_at(found.buffer, 0)
+        if topic in ("", head.topic) and not is_deleted(head.topic, head.queue_id, offset):
+            total += found.size
             if total > QUERY_SIZE_MAX and parts:
                 break
-            parts.append(log.read(offset, record.size))
+            parts.append(found.buffer[: found.size])
     return b"".join(reversed(parts))

@@ -237,7 +237,15 @@ _LACKS = {
 }
 
 
-def sync_files(files: Iterable[DiskFile]) -> None:
+class Syncable(Protocol):
+    """What can be synced."""
+
+    def sync(self) -> None:
+        """Return when everything that was written is on the disk."""
+        ...
+
+
+def sync_files(files: Iterable[Syncable]) -> None:
     """Sync each of the files."""
     for file in files:
         file.sync()

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
 _MANY_FILES = 64  # from so many files on, writing back everything costs less than their syncs
-_WRITTEN_AT_CLOSE = 5_000  # queues; a new one takes a ms or more, and whoever stops us may not wait
+_WRITTEN_AT_CLOSE = 5_000  # queues; a new one takes a ms or more
 
 
 class MessageStore:
@@ -317,8 +317,8 @@ class MessageStore:
         unsynced = self.upkeep.take_unsynced(len(self.queues))
         # A full disk must not keep old segments because the newest units have no room.
         progress = self._progress() if is_written else self._noted.with_start(self.log.start)
-        before = self._noted
-        is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
+        noted = self._noted.log_start, self._noted.log_end
+        is_news = (progress.log_start, progress.log_end) != noted
         # `open` has synced everything that it found.
         segments = self.log.segments_from(max(self._noted.log_end, self._opened_end))
         index_files = self.index.take_full() if self.index else []
@@ -326,9 +326,7 @@ class MessageStore:
         def work() -> None:
             if len(unsynced) >= _MANY_FILES:
                 self._disk.write_back()
-            sync_files((*segments, *unsynced))
-            for index_file in index_files:
-                index_file.sync()
+            sync_files((*segments, *unsynced, *index_files))
             try:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0
@@ -380,10 +378,10 @@ class MessageStore:
         """
         if self.index:
             self.index.close()
-        if (count := self.upkeep.unwritten) > _WRITTEN_AT_CLOSE:
-            broker_events.QUEUES_LEFT_UNWRITTEN.log(log, count=count)
-        else:
+        if self.upkeep.unwritten <= _WRITTEN_AT_CLOSE:
             self.checkpoint()
+        else:
+            broker_events.QUEUES_LEFT_UNWRITTEN.log(log, count=self.upkeep.unwritten)
         if self.is_start_noted and self._noted.log_end == self._dispatched.end:
             self._disk.remove(ABORT_PATH)
         for queue in self.queues.values():

@@ -8,7 +8,7 @@ import logging
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import QueueUnit
-from reliable_mq.broker_core.store.log_walk import damage_end, record_at
+from reliable_mq.broker_core.store.log_walk import FoundRecord, damage_end, record_at
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
@@ -51,8 +51,13 @@ def read_unit(commit_log: CommitLog, unit: QueueUnit) -> Record | None:
 
 def read_listed(commit_log: CommitLog, offset: int) -> Record | None:
     """Return the message that the index lists at a log offset; None when damaged or expired."""
+    found = find_listed(commit_log, offset)
+    return decode_record(found.buffer) if found else None
+
+
+def find_listed(commit_log: CommitLog, offset: int) -> FoundRecord | None:
+    """Return the place and the bytes of the same message, not decoded."""
     found = record_at(commit_log, offset)
     if found is None:
         _name(commit_log, offset)
-        return None
-    return decode_record(found.buffer)
+    return found
