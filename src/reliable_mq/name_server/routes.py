@@ -107,7 +107,7 @@ class RouteTable:
         steps stop when the broker registers again or is removed.
 
         Raises:
-            ProtocolError: when there is no room for the broker or its topics, or for a SecondMaster.
+            ProtocolError: when there is no room for the broker or its topics; SecondMaster.
         """
         _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
