@@ -9,6 +9,8 @@ from reliable_mq.broker_core.store.acknowledged import (
     forget_acknowledged,
 )
 from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.command import Command, reply
 
 END = 10_000
 
@@ -62,3 +64,18 @@ def test_the_offset_is_noted_before_a_reply_with_success_leaves() -> None:
     answers.acknowledge(100, has_slaves=True)
     assert noted[-1] == (100, 0)
     assert len(answers.take_ready()) == 1
+
+
+def test_the_offset_of_a_late_reply_is_noted_if_slaves_have_its_record_by_then() -> None:
+    """Its turn was given up, so nothing was noted for the turn."""
+    answers = ReplicatedAnswers(1_000)
+    answers.release(200)
+    answers.acknowledge(150, has_slaves=True)
+    noted: list[int] = []
+    answers.on_acknowledged = noted.append
+    reply_to_stored = encode_answer(reply(Command(code=310), ext={"msgId": "A"}))
+    answers.late(1, 120, reply_to_stored)
+    assert noted == [120]
+    answers.late(2, 180, reply_to_stored)
+    assert noted == [120], "this one leaves with another status"
+    assert len(answers.take_ready()) == 2

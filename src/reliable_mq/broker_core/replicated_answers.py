@@ -98,7 +98,11 @@ class ReplicatedAnswers(Answers):
 
     def _tell(self, known: int, end: int) -> None:
         """Let what became ready behind `known` say that slaves lack the log up to `end`."""
-        if end > self._acknowledged and len(self.ready) > known:
+        if len(self.ready) == known:
+            return
+        if end <= self._acknowledged:
+            self.on_acknowledged(end)
+        else:
             no_slave, is_late = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
             code = is_late if self.has_slaves else no_slave
             self.ready[known:] = with_code(self.ready[known:], code)
