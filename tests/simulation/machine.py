@@ -22,7 +22,9 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.truncation import truncate
 from reliable_mq.errors import StoreError
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MachineStopped
 from reliable_mq.watched_time import ClockReading
@@ -46,6 +48,7 @@ class Machine:
         self._config = config_of(world.plan, role.properties if role else {})
         self._is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
         self._replicating: Replicating | None = None
+        self._note = BrokerRole()
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
@@ -72,6 +75,7 @@ class Machine:
         is_open = False
         try:
             with _without_room():
+                self._settle_role()
                 core.open(world.now_ms)
                 is_open = True
         except MachineStopped:
@@ -91,6 +95,13 @@ class Machine:
         self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
         guard(lambda: self._begin_life(guard))
 
+    def _settle_role(self) -> None:
+        if self._role is not None:
+            self._note = BrokerRole()
+            self._note.on_end = self.stop_cleanly
+            self._note.settle(self._disk, self._role.properties)
+            self._note.prepare(self._config.segment_size)
+
     def _begin_life(self, guard: Guard) -> None:
         plan = self._world.plan
         self._writer = LogWriter(
@@ -105,7 +116,9 @@ class Machine:
         )
         if self._role is not None:
             parts = (self._config, self._alive(), self._writer)
-            self._replicating = self._role.begin(self._running, parts, self._send, self._run_turn)
+            self._replicating = self._role.begin(
+                self._running, parts, self._send, self._run_turn, self._note
+            )
         self._run_turn()
         self._every(plan.tick_ms, self._tick)
         self._every(plan.checkpoint_ms, self._checkpoint)
@@ -188,6 +201,7 @@ class Machine:
         if not self._writer.is_waiting_for_room:
             with _without_room():
                 core.close(self._world.now_ms)
+        self._note.close()
         self._end_life(is_power_loss=False)
         self._world.later(self._world.plan.restart_after_ms, self.start)
 
@@ -221,6 +235,13 @@ class Machine:
         self._end_life(is_power_loss=False)
         self._disk.wipe()
         self._disk.kill()
+        self._world.later(self._world.plan.restart_after_ms, self.start)
+
+    def cut_log(self, offset: int) -> None:
+        """Stop, cut the log as `reliable-mq broker truncate` does, and start again."""
+        self._end_life(is_power_loss=False)
+        self._disk.kill()
+        truncate(self._disk, self._note.note, offset, self._config.segment_size)
         self._world.later(self._world.plan.restart_after_ms, self.start)
 
     def destroy(self) -> bool:

@@ -20,6 +20,7 @@ from tests.simulation.world import World
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.truncation import begin_of_record
 from reliable_mq.wire.command import Command
 
 _READERS = 2
@@ -102,7 +103,10 @@ class Pair:
         world.later(LOOK_MS, self._look)
 
     def _tend(self) -> None:
-        """Do what an operator does: a slave that was away too long gets an empty store."""
+        """Do what an operator does.
+
+        A slave that was away too long gets an empty store. One that has something else is cut.
+        """
         master, slave = self.master.core, self.slave.core
         if master is not None and slave is not None:
             end = slave.state.store.log.end
@@ -110,6 +114,11 @@ class Pair:
                 self._world.note("the slave gets an empty store")
                 self.slave.lose_disk()
                 self.follower.emptied()
+            elif slave.state.is_unverified and not self._disk.is_full:
+                cut = begin_of_record(slave.state.store.log, self.follower.same)
+                self._world.note("the slave is cut", cut)
+                self.slave.cut_log(cut)
+                self.follower.was_cut(cut)
         self._world.later(_TEND_MS, self._tend)
 
     def _master_opened(self, core: BrokerCore) -> None:

@@ -10,6 +10,7 @@ from tests.simulation.wires import Wires
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar
@@ -40,10 +41,11 @@ class Role(NamedTuple):
         parts: tuple[BrokerConfig, BrokerCore, LogWriter],
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
+        role: BrokerRole,
     ) -> "Replicating":
         """Let one life of the machine replicate."""
         config, core, writer = parts
-        whole = Replication(send, run_turn, ServerTls(TlsSettings()))
+        whole = Replication(send, run_turn, ServerTls(TlsSettings()), role)
         _finish(whole.bind(config, "10.0.0.1", cast("Listener", _NoOtherPort())))
         _finish(whole.serve(core))
         registrar = cast("Registrar", _NoRegistrar())

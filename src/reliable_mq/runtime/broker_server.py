@@ -146,13 +146,13 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
         disk = self._disk = FileDisk(options.store)
-        own = self.role.settle(disk, options.properties)
-        given = {"brokerIP1": options.host, **own}
+        settled = self.role.settle(disk, options.properties)
+        given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
         places = {"namesrvAddr": self.name_server_address, "listenPort": str(self._listener.port)}
-        properties = {**port_for_slaves(own, options.port), **given, **places}
+        properties = {**port_for_slaves(settled, options.port), **given, **places}
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
