@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import msgspec
 from tests.simulation.follower import Follower
+from tests.simulation.invariants import check_invariants
 from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs
 from tests.simulation.model import Model
 from tests.simulation.network import Link, Network
@@ -48,7 +49,7 @@ class Machine:
         self._config = config_of(world.plan, role.properties if role else {})
         self._is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
         self._replicating: Replicating | None = None
-        self._note = BrokerRole()
+        self._note = BrokerRole()  # of this life
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
@@ -75,7 +76,8 @@ class Machine:
         is_open = False
         try:
             with _without_room():
-                self._settle_role()
+                if self._role is not None:
+                    self._note = self._role.settle(self._disk, self._config, self.stop_cleanly)
                 core.open(world.now_ms)
                 is_open = True
         except MachineStopped:
@@ -94,13 +96,6 @@ class Machine:
         guard = self._guard_of(self.lives)
         self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
         guard(lambda: self._begin_life(guard))
-
-    def _settle_role(self) -> None:
-        if self._role is not None:
-            self._note = BrokerRole()
-            self._note.on_end = self.stop_cleanly
-            self._note.settle(self._disk, self._role.properties)
-            self._note.prepare(self._config.segment_size)
 
     def _begin_life(self, guard: Guard) -> None:
         plan = self._world.plan
@@ -400,12 +395,3 @@ def _without_room() -> Iterator[None]:
 
 def _broken(error: Exception) -> NoReturn:
     raise error
-
-
-def check_invariants(core: BrokerCore) -> None:
-    """Ask every table of a broker for its invariants."""
-    state = core.state
-    stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
-    served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
-    for table in (*stored, *served):
-        table.invariants()

@@ -8,9 +8,10 @@ from tests.simulation.facts import Entry, Violation, first_kept
 from tests.simulation.followed_offsets import LOOK_MS, FollowedOffsets, offset_of
 from tests.simulation.follower import Follower
 from tests.simulation.in_world import WorldLinks
+from tests.simulation.invariants import check_invariants
 from tests.simulation.kinds.offsets import QueueEnds
 from tests.simulation.kinds.pulls import COMMIT, Pull
-from tests.simulation.machine import Machine, check_invariants
+from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.roles import ALL, PORT, Role
 from tests.simulation.settings import config_of

@@ -10,6 +10,7 @@ from tests.simulation.wires import Wires
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
@@ -34,6 +35,14 @@ class Role(NamedTuple):
     properties: Mapping[str, str]
     wires: Wires
     power_loss: float
+
+    def settle(self, disk: Disk, config: BrokerConfig, on_end: Callable[[], None]) -> BrokerRole:
+        """Decide the role of a life, and cut the log where its note says."""
+        settled = BrokerRole()
+        settled.settle(disk, self.properties)
+        settled.on_end = on_end
+        settled.prepare(config.segment_size)
+        return settled
 
     def begin(
         self,
