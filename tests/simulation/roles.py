@@ -41,7 +41,7 @@ class Role(NamedTuple):
         settled = BrokerRole()
         settled.settle(disk, self.properties)
         settled.on_end = on_end
-        settled.prepare(config.segment_size)
+        settled.prepare(disk, config.segment_size)
         return settled
 
     def begin(

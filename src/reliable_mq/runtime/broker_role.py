@@ -24,6 +24,7 @@ from reliable_mq.broker_core.store.role_note import (
     settled_role,
 )
 from reliable_mq.broker_core.store.truncation import carry_out_truncation
+from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 
@@ -48,6 +49,8 @@ class BrokerRole:
     def __init__(self) -> None:
         self._disk: Disk
         self._acknowledged: AcknowledgedFile | None = None
+        self._before: RoleNote | None = None  # on the disk, when the role was decided
+        self._is_plain = True  # without a note, and without `brokerRole`
         self.note = RoleNote()
         self.ending: RoleEnd | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -66,31 +69,34 @@ class BrokerRole:
         if self.ending is not None and self.ending.error is not None:
             raise self.ending.error
 
-    def settle(self, disk: Disk, properties: Mapping[str, str]) -> dict[str, str]:
-        """Decide the role of this start; return the properties with it.
+    def settle(self, disk: Disk | None, properties: Mapping[str, str]) -> dict[str, str]:
+        """Decide the role of this start; return the properties with it. Nothing is written yet.
+
+        Args:
+            disk: the store; None: there is none yet.
+            properties: the settings.
 
         Raises:
             StoreError: when the note cannot be read.
         """
-        self._disk = disk
-        before = load_role(disk)
+        before = self._before = load_role(disk) if disk is not None else None
         self.note, changes = settled_role(before, properties)
-        is_plain = before is None and "brokerRole" not in properties
-        if self.note != before and not is_plain:
-            save_role(disk, self.note)
-            if before is not None and (before.role, before.epoch) != (
-                self.note.role,
-                self.note.epoch,
-            ):
-                broker_events.ROLE_CHANGED.log(log, role=self.note.role, epoch=self.note.epoch)
+        self._is_plain = before is None and "brokerRole" not in properties
         return {**properties, **changes}
 
-    def prepare(self, segment_size: int) -> None:
-        """Cut the log where the note says, before the store is opened.
+    def prepare(self, disk: Disk, segment_size: int) -> None:
+        """Write the note, and cut the log where it says, before the store is opened.
 
         Raises:
-            StoreError: when the log cannot be cut there.
+            StoreError: when the log cannot be cut there, or the note was changed meanwhile.
         """
+        self._disk, before, note = disk, self._before, self.note
+        if load_role(disk) != before:
+            raise StoreError("another process has changed the role of this store; start again")
+        if note != before and not self._is_plain:
+            save_role(disk, note)
+            if before is not None and (before.role, before.epoch) != (note.role, note.epoch):
+                broker_events.ROLE_CHANGED.log(log, role=note.role, epoch=note.epoch)
         self.note = carry_out_truncation(self._disk, self.note, segment_size)
 
     def begin(self, core: BrokerCore) -> None:

@@ -145,8 +145,9 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
-        disk = self._disk = FileDisk(options.store)
-        settled = self.role.settle(disk, options.properties)
+        if options.store.exists():  # a new one is made when all ports are taken
+            self._disk = FileDisk(options.store)
+        settled = self.role.settle(self._disk, options.properties)
         given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
@@ -158,7 +159,8 @@ class BrokerServer:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
         config = await self._replication.bind(config, options.host, self._listener)
         self._limit(config)
-        self.role.prepare(config.segment_size)
+        disk = self._disk = self._disk or FileDisk(options.store)
+        self.role.prepare(disk, config.segment_size)
         self._core = BrokerCore(
             config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
         )
