@@ -161,9 +161,8 @@ class BrokerServer:
         self._limit(config)
         disk = self._disk = self._disk or FileDisk(options.store)
         self.role.prepare(disk, config.segment_size)
-        self._core = BrokerCore(
-            config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
-        )
+        processors = os.cpu_count() or 1
+        self._core = BrokerCore(config, disk, process_id=os.getpid(), processors=processors)
         self._core.open(now_ms())
         state = self._core.state
         if (own := self._name_server) is not None:
@@ -184,14 +183,13 @@ class BrokerServer:
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
-        own_names = self._name_server
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
             self._send,
             self._on_broken,
             tls=context_of_client(options.tls),
-            dial=own_names.private_socket if own_names is not None else None,
+            dial=own.private_socket if own is not None else None,
         )
         self._tls.watch()
         await self._replication.check(self._core, self._registrar)
