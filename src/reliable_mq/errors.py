@@ -34,7 +34,9 @@
     ├── StoreError             the store directory cannot be used
     │   ├── StoreInUse             another process uses it
     │   ├── StoreCorrupt           a file has impossible content; the text names file and offset
+    │   ├── FormerMaster           another broker is the master of this name by now
     │   └── ReplicationError       the log of a master does not fit to this slave's
+    │       └── LogsDiffer         they differ from an offset on; the text says what to do
     └── InvariantBroken        ours; a bug, please report it
 
 `retryable` on the class says whether the same call may succeed later.
@@ -268,6 +270,14 @@ class StoreCorrupt(StoreError):
 
 class ReplicationError(StoreError):
     """The log of a master cannot be copied to this slave; the text names offsets and both sides."""
+
+
+class LogsDiffer(ReplicationError):
+    """A slave and its master have different logs; the text says from where on, and what to do."""
+
+
+class FormerMaster(StoreError):
+    """Another broker is the master of this name by now; the text names both and their epochs."""
 
 
 class InvariantBroken(ReliableMQError):

@@ -62,6 +62,8 @@ TO_DO = {
     "StoreError": "look at the folder that the text names",
     "StoreInUse": "end the other process, or take another folder",
     "StoreCorrupt": "restore the file, or begin with an empty folder: the stubs are sent again",
+    "FormerMaster": "start it with `brokerRole=SLAVE` and a `brokerId` of its own",
+    "LogsDiffer": "decide which log is right; the text names the offset and the command",
     "ReplicationError": "make both alike, or give the slave an empty store; see the text",
     "InvariantBroken": "report it, please",
 }

@@ -13,6 +13,7 @@ from tests.waiting import until
 from tests.with_java import INTEROP, Broker
 
 from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Message
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode
@@ -31,7 +32,7 @@ COUNT = 600
 Make = Callable[[Path, dict[str, str], str], Broker]
 
 
-def ours(folder: Path, settings: dict[str, str], name_servers: str = "") -> Broker:
+def ours(folder: Path, settings: dict[str, str], name_servers: str = "") -> ReliableMQBroker:
     return ReliableMQBroker(folder, "ASYNC_FLUSH", settings=settings, name_servers=name_servers)
 
 
@@ -77,3 +78,57 @@ def test_the_logs_of_a_pair_are_the_same(master_is: Make, slave_is: Make, tmp_pa
     begin, log = log_bytes(tmp_path / "master", end)
     assert copied == log[first - begin :]
     assert first == begin or (master_is, slave_is) == (apaches, apaches), "the whole log is copied"
+
+
+def said(broker: ReliableMQBroker) -> str:
+    return "".join(file.read_text() for file in sorted(broker.directory.glob("broker-*.log")))
+
+
+def test_a_slave_of_ours_finds_that_its_log_differs_from_the_one_of_apaches_master(
+    tmp_path: Path,
+) -> None:
+    """It was a master of its own for one message. It is not at Apache's name server then."""
+    with apaches(tmp_path / "master", MASTER, "") as master:
+        names = master.name_server_address
+        with Client(names) as client:
+            client.create_topic("t", 1)
+            client.send(Message(topic="t", body=b"both"))
+            with ours(tmp_path / "slave", SLAVE, names) as slave:
+                until(lambda: log_end(slave.address) == log_end(master.address))
+            end = log_end(master.address)
+            with (
+                ours(tmp_path / "slave", MASTER) as alone,
+                Client(alone.name_server_address) as own,
+            ):
+                own.send(Message(topic="t", body=b"alone"))
+            for number in range(5):
+                client.send(Message(topic="t", body=b"%d" % number * 5_000))
+            again = ReliableMQBroker(tmp_path / "slave", settings=SLAVE, name_servers=names)
+            again.starts = 5
+            with again:
+                until(lambda: f"differ from log offset {end} on" in said(again))
+                assert log_end(again.address) < log_end(master.address)
+
+
+def test_at_apaches_name_server_a_former_master_ends_too(tmp_path: Path) -> None:
+    with apaches(tmp_path / "names", {**MASTER, "brokerName": "other"}, "") as other:
+        names = other.name_server_address
+        with ours(tmp_path / "one", MASTER, names) as one:
+            address = one.address
+            with ours(tmp_path / "two", SLAVE, names) as two:
+                until(lambda: "this slave follows master" in said(two))
+            promoted = ReliableMQBroker(tmp_path / "two", settings=MASTER, name_servers=names)
+            promoted.starts = 5
+            with promoted:
+                until(
+                    lambda: f"the master of pair is {promoted.address}: its epoch is 1" in said(one)
+                )
+                until(lambda: not answers(address))
+
+
+def answers(address: str) -> bool:
+    try:
+        log_end(address)
+    except (OSError, ReliableMQError):
+        return False
+    return True

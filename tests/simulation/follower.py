@@ -101,6 +101,18 @@ class Follower:
         self._same = self.kept = self._must_survive = self._promised = self._end_at_cut = 0
         self._disk.log_opened(0)
 
+    @property
+    def same(self) -> int:
+        """The offset up to which the slave's log is known to be the master's."""
+        return self._same
+
+    def was_cut(self, offset: int) -> None:
+        """Note that the operator has cut the slave's log."""
+        self._same, self.kept = min(self._same, offset), min(self.kept, offset)
+        self._must_survive = self._end_at_cut = offset
+        self._promised = min(self._promised, offset)
+        self._disk.log_opened(offset)
+
     def must_survive(self, *, is_power_loss: bool) -> int:
         """Return how far the log must be there that was acknowledged, now that the slave died."""
         is_kept = self._is_sync_flush or not is_power_loss

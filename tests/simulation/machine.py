@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import msgspec
 from tests.simulation.follower import Follower
+from tests.simulation.invariants import check_invariants
 from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs
 from tests.simulation.model import Model
 from tests.simulation.network import Link, Network
@@ -22,7 +23,9 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.truncation import truncate
 from reliable_mq.errors import StoreError
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MachineStopped
 from reliable_mq.watched_time import ClockReading
@@ -46,6 +49,7 @@ class Machine:
         self._config = config_of(world.plan, role.properties if role else {})
         self._is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
         self._replicating: Replicating | None = None
+        self._note = BrokerRole()  # of this life
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
@@ -72,6 +76,8 @@ class Machine:
         is_open = False
         try:
             with _without_room():
+                if self._role is not None:
+                    self._note = self._role.settle(self._disk, self._config, self.stop_cleanly)
                 core.open(world.now_ms)
                 is_open = True
         except MachineStopped:
@@ -105,7 +111,9 @@ class Machine:
         )
         if self._role is not None:
             parts = (self._config, self._alive(), self._writer)
-            self._replicating = self._role.begin(self._running, parts, self._send, self._run_turn)
+            self._replicating = self._role.begin(
+                self._running, parts, self._send, self._run_turn, self._note
+            )
         self._run_turn()
         self._every(plan.tick_ms, self._tick)
         self._every(plan.checkpoint_ms, self._checkpoint)
@@ -188,6 +196,7 @@ class Machine:
         if not self._writer.is_waiting_for_room:
             with _without_room():
                 core.close(self._world.now_ms)
+        self._note.close()
         self._end_life(is_power_loss=False)
         self._world.later(self._world.plan.restart_after_ms, self.start)
 
@@ -221,6 +230,13 @@ class Machine:
         self._end_life(is_power_loss=False)
         self._disk.wipe()
         self._disk.kill()
+        self._world.later(self._world.plan.restart_after_ms, self.start)
+
+    def cut_log(self, offset: int) -> None:
+        """Stop, cut the log as `reliable-mq broker truncate` does, and start again."""
+        self._end_life(is_power_loss=False)
+        self._disk.kill()
+        truncate(self._disk, self._note.note, offset, self._config.segment_size)
         self._world.later(self._world.plan.restart_after_ms, self.start)
 
     def destroy(self) -> bool:
@@ -379,12 +395,3 @@ def _without_room() -> Iterator[None]:
 
 def _broken(error: Exception) -> NoReturn:
     raise error
-
-
-def check_invariants(core: BrokerCore) -> None:
-    """Ask every table of a broker for its invariants."""
-    state = core.state
-    stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
-    served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
-    for table in (*stored, *served):
-        table.invariants()

@@ -8,9 +8,10 @@ from tests.simulation.facts import Entry, Violation, first_kept
 from tests.simulation.followed_offsets import LOOK_MS, FollowedOffsets, offset_of
 from tests.simulation.follower import Follower
 from tests.simulation.in_world import WorldLinks
+from tests.simulation.invariants import check_invariants
 from tests.simulation.kinds.offsets import QueueEnds
 from tests.simulation.kinds.pulls import COMMIT, Pull
-from tests.simulation.machine import Machine, check_invariants
+from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.roles import ALL, PORT, Role
 from tests.simulation.settings import config_of
@@ -20,6 +21,7 @@ from tests.simulation.world import World
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.truncation import begin_of_record
 from reliable_mq.wire.command import Command
 
 _READERS = 2
@@ -102,7 +104,10 @@ class Pair:
         world.later(LOOK_MS, self._look)
 
     def _tend(self) -> None:
-        """Do what an operator does: a slave that was away too long gets an empty store."""
+        """Do what an operator does.
+
+        A slave that was away too long gets an empty store. One that has something else is cut.
+        """
         master, slave = self.master.core, self.slave.core
         if master is not None and slave is not None:
             end = slave.state.store.log.end
@@ -110,6 +115,11 @@ class Pair:
                 self._world.note("the slave gets an empty store")
                 self.slave.lose_disk()
                 self.follower.emptied()
+            elif slave.state.is_unverified and not self._disk.is_full:
+                cut = begin_of_record(slave.state.store.log, self.follower.same)
+                self._world.note("the slave is cut", cut)
+                self.slave.cut_log(cut)
+                self.follower.was_cut(cut)
         self._world.later(_TEND_MS, self._tend)
 
     def _master_opened(self, core: BrokerCore) -> None:

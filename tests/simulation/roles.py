@@ -10,6 +10,8 @@ from tests.simulation.wires import Wires
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar
@@ -34,16 +36,25 @@ class Role(NamedTuple):
     wires: Wires
     power_loss: float
 
+    def settle(self, disk: Disk, config: BrokerConfig, on_end: Callable[[], None]) -> BrokerRole:
+        """Decide the role of a life, and cut the log where its note says."""
+        settled = BrokerRole()
+        settled.settle(disk, self.properties)
+        settled.on_end = on_end
+        settled.prepare(disk, config.segment_size)
+        return settled
+
     def begin(
         self,
         loop: WorldLoop,
         parts: tuple[BrokerConfig, BrokerCore, LogWriter],
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
+        role: BrokerRole,
     ) -> "Replicating":
         """Let one life of the machine replicate."""
         config, core, writer = parts
-        whole = Replication(send, run_turn, ServerTls(TlsSettings()))
+        whole = Replication(send, run_turn, ServerTls(TlsSettings()), role)
         _finish(whole.bind(config, "10.0.0.1", cast("Listener", _NoOtherPort())))
         _finish(whole.serve(core))
         registrar = cast("Registrar", _NoRegistrar())

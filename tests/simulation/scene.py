@@ -9,8 +9,9 @@ from tests.simulation.client import Asker
 from tests.simulation.facts import Violation, first_kept
 from tests.simulation.flow_client import FlowProducer
 from tests.simulation.in_world import in_world
+from tests.simulation.invariants import check_invariants
 from tests.simulation.kinds import ASKED, JUDGES
-from tests.simulation.machine import Machine, check_invariants
+from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.pair import Pair
 from tests.simulation.plan import START_MS, plan_of

@@ -31,6 +31,18 @@ def test_every_promise_is_kept_through_faults(seed: int) -> None:
     assert not outcome.violation, f"{outcome.violation}; replay it: make sim SEED={seed}"
 
 
+@pytest.mark.parametrize("seed", [2, 18])
+def test_a_slave_with_more_than_its_master_is_cut_by_the_operator_and_follows_again(
+    seed: int,
+) -> None:
+    """The master loses power, and with it what its slave has already."""
+    changes = {"master_power_loss": 0.7, "crash_every_ms": 700.0, "is_sync_flush": False}
+    outcome = play(seed, traces_all=True, changes={**changes, "clean_stop": 0.0})
+
+    assert not outcome.violation
+    assert any("the slave is cut" in line for line in outcome.trace)
+
+
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):

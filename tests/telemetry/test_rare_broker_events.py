@@ -24,6 +24,7 @@ from reliable_mq.errors import ConnectionLost, MessageRefused
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.runtime import broken, broker_server, listener, registrar, syncs
+from reliable_mq.runtime.broker_chores import close_core
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_settings import TlsSettings
@@ -64,7 +65,7 @@ def test_config_not_written(caplog: pytest.LogCaptureFixture) -> None:
 def test_broker_not_saved(caplog: pytest.LogCaptureFixture) -> None:
     server: Any = broker_server.BrokerServer.__new__(broker_server.BrokerServer)
     server._core = SimpleNamespace(close=raises(FULL))
-    server._close_core()
+    close_core(server._core)
     assert events(caplog) == ["broker_not_saved"]
 
 
@@ -236,6 +237,7 @@ def test_server_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def life() -> None:
+        running: asyncio.Future[Any]
         nowhere = ("127.0.0.1", 0)
         if server == "broker":
             options = broker_server.BrokerOptions(store=tmp_path, port=0, name_server_port=0)

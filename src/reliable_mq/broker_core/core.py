@@ -194,6 +194,11 @@ class BrokerCore:
                 raise
             broker_events.CONFIG_NOT_WRITTEN.log(log, path=path)
 
+    def fence(self) -> None:
+        """Refuse what a master does, and show no message: another broker is the master."""
+        self.state.is_unverified = True
+        self._handler_of = at_slave(self._handler_of)
+
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""
         if command.flag & REPLY_FLAG:

@@ -186,6 +186,15 @@ def log_bounds(runtime_info: bytes) -> tuple[int, int]:
     return max(0, int(table["commitLogMinOffset"])), int(table["commitLogMaxOffset"])
 
 
+def epoch_of(runtime_info: bytes) -> int:
+    """Return the epoch of a master, by the same reply; 0: it has none, as Apache's.
+
+    Raises: see `log_bounds`.
+    """
+    table = msgspec.json.decode(runtime_info, type=dict[str, dict[str, str]])["table"]
+    return int(table.get("brokerEpoch", 0))
+
+
 _LATER = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 
 _TABLES: dict[int, _Take] = {

@@ -61,8 +61,10 @@ def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
     # Without it, a name server takes no topics of a slave, also if the master is away.
     acting = {"enableActingMaster": "false"} if config.is_slave else {}
+    epoch = {} if state.epoch is None else {"brokerEpoch": str(state.epoch)}
     return {
         **acting,
+        **epoch,
         "brokerName": config.broker_name,
         "brokerAddr": config.address,
         "clusterName": config.broker_cluster_name,

@@ -7,7 +7,7 @@ Source: Apache RocketMQ `GroupTransferService`, `CommitLog.handleDiskFlushAndHA`
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from reliable_mq.broker_core.answers import Answer, Answers
@@ -30,6 +30,10 @@ class ReplicatedAnswers(Answers):
     Invariant K8: a reply with SUCCESS leaves only when enough slaves have acknowledged the log up
     to its offset.
 
+    Attributes:
+        on_acknowledged: called before replies with SUCCESS leave, with the log offset up to which
+            they do.
+
     Args:
         timeout_ms: how long a reply waits for slaves after its record is stored (`slaveTimeout`).
     """
@@ -41,6 +45,7 @@ class ReplicatedAnswers(Answers):
         self._acknowledged = 0
         self._looks: deque[tuple[int, int]] = deque()  # how far the log was stored, and when
         self.has_slaves = False
+        self.on_acknowledged: Callable[[int], None] = lambda _offset: None
 
     def invariants(self) -> None:
         """S2 and K8: nothing is released that is not stored, and the looks are in order."""
@@ -55,7 +60,13 @@ class ReplicatedAnswers(Answers):
         self._stored = max(self._stored, end)
         if not self.has_slaves:
             return self._give_up(self._stored, ResponseCode.SLAVE_NOT_AVAILABLE)
-        return super().release(min(self._stored, self._acknowledged))
+        return self._acknowledge_up_to(min(self._stored, self._acknowledged))
+
+    def _acknowledge_up_to(self, end: int) -> int:
+        """Release replies with SUCCESS, after this was noted."""
+        if end > self.released:
+            self.on_acknowledged(end)
+        return super().release(end)
 
     def acknowledge(self, offset: int, *, has_slaves: bool) -> None:
         """Note how far enough slaves have the log, and whether so many are connected."""
@@ -87,7 +98,11 @@ class ReplicatedAnswers(Answers):
 
     def _tell(self, known: int, end: int) -> None:
         """Let what became ready behind `known` say that slaves lack the log up to `end`."""
-        if end > self._acknowledged and len(self.ready) > known:
+        if len(self.ready) == known:
+            return
+        if end <= self._acknowledged:
+            self.on_acknowledged(end)
+        else:
             no_slave, is_late = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
             code = is_late if self.has_slaves else no_slave
             self.ready[known:] = with_code(self.ready[known:], code)
@@ -98,7 +113,7 @@ class ReplicatedAnswers(Answers):
 
     def _give_up(self, end: int, code: ResponseCode) -> int:
         """Release replies up to `end`; those that slaves have not acknowledged say so."""
-        count = super().release(min(end, self._acknowledged))
+        count = self._acknowledge_up_to(min(end, self._acknowledged))
         known = len(self.ready)
         count += super().release(end)
         self.ready[known:] = with_code(self.ready[known:], code)

@@ -123,6 +123,9 @@ class BrokerState:
     the topics is saved.
     """
 
+    epoch: int | None = None  # of the last promotion; None: it has no slaves
+    is_unverified = False  # whether a slave's log may differ from its master's
+
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
         self.store = store

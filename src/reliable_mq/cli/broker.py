@@ -2,13 +2,16 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from reliable_mq.broker_core.config import ASYNC_MASTER, SLAVE
 from reliable_mq.cli import log_options, metrics, server_properties
+from reliable_mq.cli.broker_store import change_store, check_action
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.host_and_port import port_of
@@ -29,7 +32,30 @@ _NAME_SERVER_PORT = 9876
 _NOT_HERE = os.strerror(errno.EADDRNOTAVAIL).lower()
 
 
+Action = Annotated[
+    str,
+    typer.Argument(
+        metavar="[promote|demote|truncate]",
+        help="Change a stopped store instead: make it a master's or a slave's, or cut its log.",
+        show_default=False,
+    ),
+]
+Number = Annotated[
+    int, typer.Option("--id", min=0, help="brokerId of a demoted store.", show_default=False)
+]
+Offset = Annotated[
+    int,
+    typer.Option(
+        min=-1,
+        metavar="OFFSET",
+        help="Log offset at which a slave's log is truncated.",
+        show_default=False,
+    ),
+]
+
+
 def command(
+    action: Action = "",
     store: Annotated[
         Path | None,
         typer.Option(help="Folder of the store; created if missing.", show_default=False),
@@ -70,6 +96,8 @@ def command(
         ),
     ] = None,
     settings: server_properties.Settings = None,
+    number: Number = 0,
+    to: Offset = -1,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -80,11 +108,20 @@ def command(
     When it is ready, it prints one line: "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
+
+    With promote, demote or truncate it changes a stopped store and ends. The next start has the new
+    role, also with the same settings. A promoted store has brokerRole=ASYNC_MASTER, or what --set
+    brokerRole says.
     """
     log_options.write_log(log_format, log_level)
     properties = server_properties.read_server_properties(config, settings or [])
+    if action:
+        check_action(action)
+        print(change_store(action, _folder(properties, store), _role(properties), number, to))
+        return
     options = _options(properties, store, host, port, namesrv_port, namesrv)
-    uvloop.run(_serve(options, (metrics_host, metrics_port)))
+    if uvloop.run(_serve(options, (metrics_host, metrics_port))):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
 
 
 def _options(
@@ -100,16 +137,14 @@ def _options(
     Raises:
         ConfigurationError: something is missing or impossible.
     """
-    folder = properties.pop("storePathRootDir", "")
-    if store is None and not folder:
-        raise ConfigurationError("--store is missing: name the folder of the store")
+    folder = _folder(properties, store)
     bound = properties.pop("bindAddress", _HOST)
     listen_on = bound if host is None else host
     listed = properties.get("namesrvAddr", "") if name_servers is None else name_servers
     properties.setdefault("brokerIP1", advertised_ip(listen_on))
     configured_port = _port(properties)
     return BrokerOptions(
-        store=Path(folder) if store is None else store,
+        store=folder,
         host=listen_on,
         port=configured_port if port is None else port,
         name_server_port=name_server_port,
@@ -117,6 +152,24 @@ def _options(
         tls=take_tls(properties),
         properties=properties,
     )
+
+
+def _folder(properties: dict[str, str], store: Path | None) -> Path:
+    """Return the folder of the store, and take it out of the properties.
+
+    Raises:
+        ConfigurationError: when none is named.
+    """
+    folder = properties.pop("storePathRootDir", "")
+    if store is None and not folder:
+        raise ConfigurationError("--store is missing: name the folder of the store")
+    return Path(folder) if store is None else store
+
+
+def _role(properties: dict[str, str]) -> str:
+    """Return the role of a promoted store. The settings of a slave say SLAVE."""
+    role = properties.get("brokerRole", SLAVE)
+    return ASYNC_MASTER if role == SLAVE else role
 
 
 def _port(properties: dict[str, str]) -> int:
@@ -127,25 +180,34 @@ def _port(properties: dict[str, str]) -> int:
     return port
 
 
-async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> None:
+async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> bool:
+    """Serve until the broker is stopped; return whether it must start again."""
     with stop_signals() as stop:
         server = BrokerServer(options)
+        server.role.on_end = stop.set
         keep_collections_short()
-        try:
-            await server.start()
-        except AddressRefused as error:
-            if not any(each in str(error) for each in ("in use", "permission")):
-                raise AddressRefused(f"{error}: --host") from error
-            ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
-            named = (option for port, option in ports.items() if f":{port}:" in str(error))
-            option = f"{next(named, '--set haListenPort=PORT')} (0: a free one)"
-            if _NOT_HERE in str(error).lower():
-                option = "--host (it must be one of this machine's, or 0.0.0.0)"
-            raise AddressRefused(f"{error}: {option}") from error
+        await _start(server, options)
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
         await beat_until(stop)
-        address = server.address
+        address, ending = server.address, server.role.ending
         await server.close()
         broker_events.SERVER_STOPPED.log(log, server="broker", address=address)
+        if ending is not None and ending.error is not None:
+            raise ending.error
+        return ending is not None
+
+
+async def _start(server: BrokerServer, options: BrokerOptions) -> None:
+    try:
+        await server.start()
+    except AddressRefused as error:
+        if not any(each in str(error) for each in ("in use", "permission")):
+            raise AddressRefused(f"{error}: --host") from error
+        ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
+        named = (option for port, option in ports.items() if f":{port}:" in str(error))
+        option = f"{next(named, '--set haListenPort=PORT')} (0: a free one)"
+        if _NOT_HERE in str(error).lower():
+            option = "--host (it must be one of this machine's, or 0.0.0.0)"
+        raise AddressRefused(f"{error}: {option}") from error

@@ -13,6 +13,7 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.name_server.epochs import SecondMaster
 from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredVersion, decode_in_steps
 from reliable_mq.name_server.route_rows import QueueData
@@ -23,7 +24,7 @@ from reliable_mq.telemetry import broker_events
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
-from reliable_mq.wire.headers import RegisterBrokerHeader, fault_of
+from reliable_mq.wire.headers import SECOND_MASTER, RegisterBrokerHeader, fault_of
 from reliable_mq.wire.java_properties import format_properties
 from reliable_mq.wire.peer_texts import read_json, read_properties
 
@@ -141,7 +142,12 @@ class NameServerCore:
         if checksum and checksum != zlib.crc32(command.body) & _CRC_MASK:
             return reply(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
         registration = yield from decode_in_steps(command.body, compressed=header.compressed)
-        registered = yield from self.routes.register(header, registration, connection, now_ms)
+        try:
+            registered = yield from self.routes.register(header, registration, connection, now_ms)
+        except SecondMaster as error:
+            refusal = reply(command, ResponseCode.SYSTEM_ERROR, str(error))
+            refusal.ext_fields = {SECOND_MASTER: "true"}
+            return refusal
         if registered is None:
             return reply(command, ResponseCode.SYSTEM_ERROR, "register broker failed")
         ext = {"haServerAddr": registered.ha_address, "masterAddr": registered.master_address}

@@ -18,6 +18,7 @@ from reliable_mq.limits import (
     BROKER_TEXT_LENGTH_MAX,
     REGISTERED_NAME_LENGTH_MAX,
 )
+from reliable_mq.name_server.epochs import Epochs
 from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration import RegisteredVersion, Registration
 from reliable_mq.name_server.route_rows import (
@@ -72,6 +73,7 @@ class RouteTable:
         self._names: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name, then by topic
         self._count = 0  # of (broker name, topic) pairs
+        self._epochs = Epochs(self._limits.brokers)
 
     def invariants(self) -> None:
         """N1; see the class."""
@@ -105,13 +107,15 @@ class RouteTable:
         steps stop when the broker registers again or is removed.
 
         Raises:
-            ProtocolError: when the table has no room for the broker or for its topics.
+            ProtocolError: when there is no room for the broker or its topics; SecondMaster.
         """
         _refuse_long_texts(header)
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
         data = self._names.get(name)
         if data is None:
             data = BrokerData(broker_name=name, cluster=header.cluster_name)
+        there = self._live.get((header.cluster_name, data.broker_addrs.get(number, "")))
+        self._epochs.check(header, None if there is None else there.header)
         key = (header.cluster_name, address)
         if self._is_outdated(data, header, registration):
             self._forget(key)

@@ -8,11 +8,16 @@ import time
 from functools import partial
 
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.store.disk import sync_files
+from reliable_mq.broker_core.store.disk import is_out_of_room, sync_files
+from reliable_mq.errors import StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
+
+log = limited_log(__name__)
 
 _CHECKPOINT_SECONDS = 10.0
 _CHECKPOINT_STEP_SECONDS = 0.5
@@ -80,3 +85,13 @@ class BrokerChores:
             work = self._core.begin_timer_checkpoint(now_ms())
             if work:
                 await self._log_writer.run(work)
+
+
+def close_core(core: BrokerCore) -> None:
+    """Save everything and close the store. Without room, the next start recovers."""
+    try:
+        core.close(now_ms())
+    except (OSError, StoreError) as error:
+        if not is_out_of_room(error):
+            raise
+        broker_events.BROKER_NOT_SAVED.log(log, error=error)

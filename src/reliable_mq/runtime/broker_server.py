@@ -24,7 +24,8 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.broker_chores import BrokerChores
+from reliable_mq.runtime.broker_chores import BrokerChores, close_core
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.fresh_context import context_of_client
@@ -92,7 +93,8 @@ class BrokerServer:
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
-        self._replication = Replication(self._send, self._run_turn, self._tls)
+        self.role = BrokerRole()
+        self._replication = Replication(self._send, self._run_turn, self._tls, self.role)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -143,25 +145,24 @@ class BrokerServer:
         options = self._options
         self._loop = asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
-        given = {"brokerIP1": options.host, **options.properties}
+        if options.store.exists():  # a new one is made when all ports are taken
+            self._disk = FileDisk(options.store)
+        settled = self.role.settle(self._disk, options.properties)
+        given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
             self._name_server = own_name_server(options.store, given, self._audit, self._tls)
             await self._name_server.start(options.host, options.name_server_port)
-        properties = {
-            **port_for_slaves(options.properties, options.port),
-            **given,
-            "namesrvAddr": self.name_server_address,
-            "listenPort": str(self._listener.port),
-        }
+        places = {"namesrvAddr": self.name_server_address, "listenPort": str(self._listener.port)}
+        properties = {**port_for_slaves(settled, options.port), **given, **places}
         config, warnings = broker_config(properties)
         for warning in warnings:
             broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
         config = await self._replication.bind(config, options.host, self._listener)
         self._limit(config)
-        disk = self._disk = FileDisk(options.store)
-        self._core = BrokerCore(
-            config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
-        )
+        disk = self._disk = self._disk or FileDisk(options.store)
+        self.role.prepare(disk, config.segment_size)
+        processors = os.cpu_count() or 1
+        self._core = BrokerCore(config, disk, process_id=os.getpid(), processors=processors)
         self._core.open(now_ms())
         state = self._core.state
         if (own := self._name_server) is not None:
@@ -191,9 +192,11 @@ class BrokerServer:
             dial=own.private_socket if own is not None else None,
         )
         self._tls.watch()
+        await self._replication.check(self._core, self._registrar)
         await self._listener.serve(self._core.decode)
         await self._replication.serve(self._core)
         await self._registrar.register()
+        self.role.raise_fenced()
         chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
             watched(work, self._on_broken)
@@ -226,8 +229,8 @@ class BrokerServer:
 
     def measure(self) -> list[LoopFigures]:
         """Note figures for metrics from now on, on the running loop; return them."""
-        own = [measure_broker(self._core.state, self._listener, self._tls)]
-        return own + (self._name_server.measure() if self._name_server else [])
+        names = self._name_server.measure() if self._name_server else []
+        return [measure_broker(self._core.state, self._listener, self._tls), *names]
 
     async def _abandon(self) -> None:
         """Release what the start has opened, also if it has failed."""
@@ -367,6 +370,8 @@ class BrokerServer:
 
     async def close(self) -> None:
         """Finish the work that has begun, save everything, and stop."""
+        if self.role.is_fenced:  # nothing that waits may be acknowledged
+            await self._listener.close()
         for task in self._timers:
             task.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
@@ -377,7 +382,8 @@ class BrokerServer:
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover
-            self._close_core()
+            close_core(self._core)
+        self.role.close()
         await self._registrar.close()
         await self._abandon()
 
@@ -390,11 +396,3 @@ class BrokerServer:
             is_done = not (state.is_turn_due or state.files.is_under_way)
             if is_done or state.pressure.is_disk_full:
                 return
-
-    def _close_core(self) -> None:
-        try:
-            self._core.close(now_ms())
-        except (OSError, StoreError) as error:
-            if not is_out_of_room(error):
-                raise
-            broker_events.BROKER_NOT_SAVED.log(log, error=error)

@@ -1,6 +1,8 @@
 """The slave's side of replication: follows a master's log.
 
 It connects to the master, hands on what arrives, and reports how far this slave has the log.
+Before it copies, the master sends the end of what the slave has, and the bytes are compared.
+Invariant K10: a slave copies only behind a log that its master has, too.
 Source: Apache RocketMQ `DefaultHAClient`.
 """
 
@@ -10,12 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from reliable_mq.errors import FrameError, StoreError
+from reliable_mq.errors import FrameError, LogsDiffer, StoreError
 from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
 from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
 from reliable_mq.replication.ha_status import MasterState
+from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
@@ -46,6 +49,37 @@ class SlaveStore(Protocol):
     @property
     def segment_size(self) -> int:
         """Bytes of a segment of the log."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Where the log begins."""
+        ...
+
+    @property
+    def last_record(self) -> int:
+        """Where the last record begins."""
+        ...
+
+    @property
+    def acknowledged(self) -> int:
+        """The offset up to which messages may have been acknowledged to clients."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        ...
+
+    def begin_of_record(self, offset: int) -> int:
+        """Return the largest begin of a record that is not behind an offset."""
+        ...
+
+    def verified(self, *, is_same: bool) -> None:
+        """Note whether the log is the same as the master's: only then it may be served."""
+        ...
+
+    def truncate(self, offset: int) -> None:
+        """Have the log cut at an offset; this ends the broker, and it starts again."""
         ...
 
     @property
@@ -81,7 +115,7 @@ class HaSlave:
     Args:
         store: takes the records.
         find_master: returns the master's address for slaves; "": it is not known yet.
-        find_start: returns where the master's log begins; only an empty slave asks.
+        find_range: returns where the master's log begins and ends.
         tls: gives the context of an encrypted connection; None: it is plain.
         who: the names that this slave and its master share, for the log.
     """
@@ -90,7 +124,7 @@ class HaSlave:
         self,
         store: SlaveStore,
         find_master: Callable[[], str],
-        find_start: Callable[[], Awaitable[int]],
+        find_range: Callable[[], Awaitable[tuple[int, int]]],
         tls: Callable[[], ssl.SSLContext] | None = None,
         who: str = "",
     ) -> None:
@@ -98,7 +132,7 @@ class HaSlave:
         self._store = store
         self._tls = tls
         self._find_master = find_master
-        self._find_start = find_start
+        self._find_range = find_range
         self._kept = asyncio.Event()  # more is stored
         self._writer: asyncio.StreamWriter | None = None  # while it follows
         self._reported = 0.0  # when
@@ -143,15 +177,18 @@ class HaSlave:
             broker_events.MASTER_LOST.log(log, master=address, reason=reason)
 
     async def _follow(self, address: str) -> None:
-        place = host_and_port_of(address)
-        async with asyncio.timeout(RETRY_SECONDS):
-            reader, writer = await asyncio.open_connection(
-                place.host, place.port, ssl=self._tls() if self._tls is not None else None
-            )
+        reader, writer = await self._connected(address)
         try:
             await self._copy(address, reader, writer)
         finally:
             writer.close()
+
+    async def _connected(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        place = host_and_port_of(address)
+        async with asyncio.timeout(RETRY_SECONDS):
+            return await asyncio.open_connection(
+                place.host, place.port, ssl=self._tls() if self._tls is not None else None
+            )
 
     async def _copy(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -161,55 +198,125 @@ class HaSlave:
             self._kept.clear()
             await self._kept.wait()
         begin, skipped = store.end, 0
-        if not begin:
-            begin = await self._find_start()
-            if begin:
-                store.begin_at(begin)
-            else:  # to ask for offset 0 is to ask for the newest file
-                skipped = len(_SKIPPED)
-        writer.write(encode_report(begin + skipped))
-        self.master.address = address
+        master_range = await self._find_range()
+        incoming = _Incoming(reader, store, self._take_heard)
         self._heard = self._reported = time.monotonic()
-        self._writer = writer
         tending = asyncio.ensure_future(self._tend_forever(writer))
         try:
-            await self._take_forever(reader, CopiedLog(begin, store.segment_size), skipped)
+            if begin:
+                await self._verify(address, master_range, incoming, writer)
+            else:
+                begin = master_range[0]
+                if begin:
+                    store.begin_at(begin)
+                else:  # to ask for offset 0 is to ask for the newest file
+                    skipped = len(_SKIPPED)
+                writer.write(encode_report(begin + skipped))
+            store.verified(is_same=True)
+            self.master.address = address
+            self._writer = writer
+            if begin < store.end or incoming.has_compared:
+                self._report(writer)  # the first one named less than the slave has
+            await self._take_forever(incoming, CopiedLog(begin, store.segment_size), skipped)
         finally:
             self._writer = None
             tending.cancel()
 
-    async def _take_forever(
-        self, reader: asyncio.StreamReader, copied: CopiedLog, skipped: int
+    def _take_heard(self, found: list[Transfer]) -> None:
+        """Note what a master has sent."""
+        self._heard = time.monotonic()
+        self.master.heard_ms = now_ms()
+        for offset, part in found:
+            self.master.end = max(self.master.end, offset + len(part))
+            self.master.rate.add(len(part), self._heard)
+
+    async def _verify(
+        self,
+        address: str,
+        master_range: tuple[int, int],
+        incoming: "_Incoming",
+        writer: asyncio.StreamWriter,
     ) -> None:
-        transfers, store, begin, is_followed = TransferReader(), self._store, copied.end, False
+        """Return when the slave's log is a part of the master's; the next transfer continues it.
+
+        Raises:
+            LogsDiffer: when the slave has something else, or more, that may be acknowledged.
+        """
+        store, (start, end) = self._store, master_range
+        lowest, common = max(store.start, start), min(store.end, end)
+        if store.end <= start:
+            raise LogsDiffer(
+                f"this slave's log ends at {store.end}, and the log of master {address} begins at "
+                f"{start}: nothing can be compared; give the slave an empty store"
+            )
+        agreed = lowest
+        for number, begin in enumerate(comparison_begins(lowest, store.last_record, common)):
+            if common <= lowest:
+                break
+            comparison = LogComparison(begin, common, store.read)
+            if number:
+                await self._compare_apart(address, comparison)
+            else:
+                writer.write(encode_report(begin))
+                await incoming.compare(comparison)
+            if comparison.differs_at < 0:
+                agreed = common if common == store.end else store.begin_of_record(common)
+                break
+            agreed = store.begin_of_record(comparison.differs_at)
+            if begin <= store.begin_of_record(max(agreed - 1, 0)) < agreed:
+                break  # a whole record before is the same
+            agreed = lowest
+        if agreed == store.end:
+            return
+        store.verified(is_same=False)
+        if agreed < store.acknowledged:
+            raise LogsDiffer(
+                f"this store ({store.start} to {store.end}) and master {address} ({start} to {end})"
+                f" differ from log offset {agreed} on: the {store.end - agreed} bytes here may have"
+                " been acknowledged; to give them up, stop this broker and run `reliable-mq broker "
+                f"truncate --to {agreed}`, which keeps them in a file"
+            )
+        store.truncate(agreed)
+        raise LogsDiffer(
+            f"the {store.end - agreed} bytes of this store from log offset {agreed} on were never "
+            f"acknowledged, and master {address} ({start} to {end}) does not have them"
+        )
+
+    async def _compare_apart(self, address: str, comparison: LogComparison) -> None:
+        """Compare over a connection of its own."""
+        reader, writer = await self._connected(address)
+        try:
+            writer.write(encode_report(comparison.at))
+            await _Incoming(reader, self._store, self._take_heard).compare(comparison)
+        finally:
+            writer.close()
+
+    async def _take_forever(self, incoming: "_Incoming", copied: CopiedLog, skipped: int) -> None:
+        store, begin, is_followed = self._store, copied.end, False
+        if incoming.has_compared:
+            is_followed = self._followed(begin)
         while True:
-            await store.room()
-            try:
-                data = await reader.read(_READ_SIZE)
-            except ConnectionResetError:
-                data = b""
-            if not data:
+            found = await incoming.transfers()
+            if found is None:
                 raise EOFError(self._why_ended(is_followed))
-            self._heard = time.monotonic()
             records: list[CopiedRecord] = []
-            self.master.heard_ms = now_ms()
-            found = transfers.feed(data)
             for offset, part in found:
-                self.master.end = max(self.master.end, offset + len(part))
-                self.master.rate.add(len(part), self._heard)
                 if not skipped:
                     records += copied.take(Transfer(offset, part))
                 elif part:
                     records += copied.take(Transfer(offset - skipped, _SKIPPED + part))
                     skipped = 0
             if found and not is_followed:  # only now: an address that answers may be anybody's
-                is_followed, self._told = True, ""
-                address = self.master.address
-                broker_events.MASTER_FOLLOWED.log(log, master=address, log_offset=begin)
+                is_followed = self._followed(begin)
             if records:
                 store.copy(records)
                 if head := records[-1].head:
                     self.master.newest_ms = head.store_time_ms
+
+    def _followed(self, begin: int) -> bool:
+        self._told = ""
+        broker_events.MASTER_FOLLOWED.log(log, master=self.master.address, log_offset=begin)
+        return True
 
     def _why_ended(self, is_followed: bool) -> str:
         if time.monotonic() - self._heard > SILENT_SECONDS:
@@ -226,3 +333,53 @@ class HaSlave:
                 return
             if now - self._reported >= REPORT_SECONDS:
                 self._report(writer)
+
+
+class _Incoming:
+    """The transfers of one connection."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        store: SlaveStore,
+        on_heard: Callable[[list[Transfer]], None],
+    ) -> None:
+        self._reader, self._store, self._on_heard = reader, store, on_heard
+        self._frames = TransferReader()
+        self._rest: list[Transfer] = []
+        self.has_compared = False
+
+    async def transfers(self) -> list[Transfer] | None:
+        """Return the next transfers; None: none come any more.
+
+        Raises:
+            OSError: when the connection breaks.
+            FrameError: when they are no transfers.
+        """
+        if self._rest:
+            rest, self._rest = self._rest, []
+            return rest
+        await self._store.room()
+        try:
+            data = await self._reader.read(_READ_SIZE)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return None
+        found = self._frames.feed(data)
+        self._on_heard(found)
+        return found
+
+    async def compare(self, comparison: LogComparison) -> None:
+        """Compare until the result is known; what is behind comes with the next transfers.
+
+        Raises:
+            EOFError: when the connection ends before.
+        """
+        while not comparison.is_done:
+            found = await self.transfers()
+            if found is None:
+                raise EOFError(_CLOSED_AT_ONCE)
+            rest = [comparison.take(each) for each in found]
+            self._rest = [each for each in rest if each is not None]
+        self.has_compared = True

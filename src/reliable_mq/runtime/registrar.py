@@ -29,6 +29,7 @@ from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.headers import SECOND_MASTER
 from reliable_mq.wire.request_signature import add_signature
 
 log = limited_log(__name__)
@@ -76,6 +77,7 @@ class Registrar:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._outages = Outages()  # name servers at which it cannot register
+        self.on_second_master: Callable[[str], None] = lambda _remark: None
         self.master = ""  # of a slave, as the name servers know it: "host:port"
         self.master_ha = ""  # its address for slaves
         self._links = Links(
@@ -168,6 +170,8 @@ class Registrar:
             return False
         if answer.code != ResponseCode.SUCCESS:
             broker_events.REGISTRATION_REFUSED.log(log, name_server=address, remark=answer.remark)
+            if SECOND_MASTER in answer.ext_fields:
+                self.on_second_master(f"name server {address}: {answer.remark}")
             return False
         if self._outages.find(address, now_ms() / 1000) is not None:
             broker_events.REGISTRATION_BACK.log(log, name_server=address)

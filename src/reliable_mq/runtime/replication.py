@@ -16,9 +16,10 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.master_tables import MasterTables, log_bounds
+from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
+from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
 from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRecord
@@ -29,6 +30,8 @@ from reliable_mq.replication.ha_figures import (
     figures_of_slave,
 )
 from reliable_mq.replication.ha_status import MasterState, status_of_master, status_of_slave
+from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.runtime.fence import Fence, end_second
 from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
@@ -63,6 +66,7 @@ class Replication:
         send: sends replies.
         run_turn: writes what was appended.
         tls: of the port for slaves; its settings are also those of connections to the master.
+        role: the role of the store.
 
     Raises:
         ConfigurationError: when a file of the TLS settings cannot be used.
@@ -73,9 +77,11 @@ class Replication:
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
         tls: ServerTls,
+        role: BrokerRole,
     ) -> None:
         self._server_tls = tls
         self._tls = context_of_client(tls.settings)
+        self._role = role
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
@@ -85,6 +91,7 @@ class Replication:
         self._copy: _CoreAsSlaveStore | None = None  # of a slave
         self._lag = SlaveLag()
         self._links: Links | None = None
+        self._fence: Fence | None = None
 
     async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
@@ -110,9 +117,25 @@ class Replication:
         self._config = config
         return config
 
+    async def check(self, core: BrokerCore, registrar: Registrar) -> None:
+        """Look for another master of this name, before anybody is served.
+
+        Raises:
+            FormerMaster: when there is one.
+        """
+        config = self._config
+        if self.master is None and not config.is_slave and not self._role.note.epoch:
+            return
+        core.state.epoch = self._role.note.epoch
+        registrar.on_second_master = partial(end_second, core, self._role)
+        if not config.is_slave:
+            self._fence = Fence(core, self._role, self._tls)
+            await self._fence.check()
+
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
         core.state.ha_status = self.status
+        self._role.begin(core)
         core.state.ha_figures = partial(self.figures, core)
         core.state.memory_size = memory_of_machine()
         if self.master is None:
@@ -146,7 +169,7 @@ class Replication:
     ) -> list[Coroutine[Any, Any, None]]:
         """Return what a slave does all the time; nothing for a master."""
         if not self._config.is_slave:
-            return []
+            return [] if self._fence is None else [self._fence.watch_forever()]
         links = self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
@@ -156,12 +179,12 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
-        tables = _TableFollower(core, links, registrar)
-        self._copy = _CoreAsSlaveStore(core, writer, self._run_turn)
+        tables = _TableFollower(core, links, registrar, self._role)
+        self._copy = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
             self._copy,
             lambda: self._config.ha_master or registrar.master_ha,
-            tables.log_start,
+            tables.log_range,
             self._tls if self._config.ha_tls else None,
             self._config.shared_names,
         )
@@ -213,12 +236,18 @@ class Replication:
             await self.master.close()
         if self._links is not None:
             await self._links.close()
+        if self._fence is not None:
+            await self._fence.close()
 
 
 class _CoreAsSlaveStore:
     """The store of a broker's core, for `HaSlave`."""
 
-    def __init__(self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None]) -> None:
+    def __init__(
+        self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None], role: BrokerRole
+    ) -> None:
+        self._state, self._store = core.state, core.state.store
+        self._role = role
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
         state = core.state
@@ -236,6 +265,38 @@ class _CoreAsSlaveStore:
     def kept(self) -> int:
         """The offset up to which the log is stored as `slaveFlush` and the flush type promise."""
         return self._log.durable if self._reports_disk else self._log.written
+
+    @property
+    def start(self) -> int:
+        """Where the log begins."""
+        return self._log.start
+
+    @property
+    def last_record(self) -> int:
+        """Where the last record begins."""
+        return self._store.last_record
+
+    @property
+    def acknowledged(self) -> int:
+        """The offset up to which messages may have been acknowledged to clients."""
+        return self._role.acknowledged(self._log.end)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        return bytes_between(self._log, offset, offset + size)
+
+    def begin_of_record(self, offset: int) -> int:
+        """Return the largest begin of a record that is not behind an offset."""
+        return begin_of_record(self._log, offset)
+
+    def verified(self, *, is_same: bool) -> None:
+        """Note whether the log is the same as the master's: only then it may be served."""
+        self._state.is_unverified = not is_same
+        self._role.verified(is_same=is_same)
+
+    def truncate(self, offset: int) -> None:
+        """Have the log cut at an offset; this ends the broker, and it starts again."""
+        self._role.truncate(offset)
 
     def begin_at(self, offset: int) -> None:
         """Let the empty log begin at an offset."""
@@ -256,7 +317,10 @@ class _CoreAsSlaveStore:
 class _TableFollower:
     """Asks a slave's master for its tables."""
 
-    def __init__(self, core: BrokerCore, links: Links, registrar: Registrar) -> None:
+    def __init__(
+        self, core: BrokerCore, links: Links, registrar: Registrar, role: BrokerRole
+    ) -> None:
+        self._role = role
         self._known = core.state.master_tables
         self._tables = MasterTables(core.state)
         self._links = links
@@ -264,8 +328,8 @@ class _TableFollower:
         self.master = MasterState()  # learns where the master's log ends
         self._address = ""  # of the master of the last round
 
-    async def log_start(self) -> int:
-        """Return where the master's log begins.
+    async def log_range(self) -> tuple[int, int]:
+        """Return where the master's log begins and ends.
 
         Raises:
             ConnectionError: when the master does not say it.
@@ -277,10 +341,11 @@ class _TableFollower:
             answer = await self._call(self._registrar.master, asked)
             if answer.code != ResponseCode.SUCCESS:
                 raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
-            return log_bounds(answer.body)[0]
+            self._role.learn_epoch(epoch_of(answer.body))
+            return log_bounds(answer.body)
         except _FAULTS as error:
             raise ConnectionError(
-                f"the master does not say where its log begins: {error}"
+                f"the master does not say where its log begins and ends: {error}"
             ) from error
 
     async def follow_forever(self) -> None:

@@ -246,6 +246,15 @@ MASTER_TABLES_REFUSED = warning(
     "master_tables_refused",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
+LOG_TRUNCATED = warning(
+    "log_truncated",
+    "%(messages)d messages from log offset %(log_offset)d to %(log_end)d were removed from the "
+    "log: the master does not have them; they are kept in %(path)s",
+)
+ROLE_CHANGED = warning("role_changed", "this store has role %(role)s and epoch %(epoch)d now")
+MASTER_FENCED = error(
+    "master_fenced", "this broker takes no messages any more and stops: %(error)s"
+)
 TABLES_PORT_TAKEN = warning(
     "tables_port_taken",
     "%(reason)s. Slaves of ours do not need this port; Apache's get no topics without it",

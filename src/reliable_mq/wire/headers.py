@@ -278,6 +278,10 @@ class UnregisterClientHeader(Header, frozen=True, kw_only=True):
     consumer_group: str | None = msgspec.field(name="consumerGroup", default=None)
 
 
+SECOND_MASTER = "secondMaster"
+"""Our own field of the refusal of a broker whose name and id another one has."""
+
+
 class RegisterBrokerHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """REGISTER_BROKER (103)."""
 
@@ -290,6 +294,7 @@ class RegisterBrokerHeader(Header, frozen=True, kw_only=True, rename="camel"):
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: I32 = 0
+    broker_epoch: I64 | None = None  # our own: of the last promotion; Apache ignores it
 
 
 class ResetOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):

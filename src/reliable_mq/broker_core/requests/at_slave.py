@@ -2,7 +2,8 @@
 
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
 `slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
-commit here are kept for the master.
+commit here are kept for the master. A slave whose log was not compared with its master's refuses
+all that shows messages.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
@@ -27,6 +28,7 @@ _APPENDS = frozenset(
     }
 )
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_LOOKS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 
 Find = Callable[[int], Handler | None]
 
@@ -42,7 +44,9 @@ def at_slave(find: Find) -> Find:
         handler = find(code)
         if code == RequestCode.UPDATE_CONSUMER_OFFSET and handler is not None:
             return _for_master(handler)
-        return _if_readable(handler) if code in _PULLS and handler is not None else handler
+        if handler is None or code not in _PULLS | _LOOKS:
+            return handler
+        return _if_verified(_if_readable(handler) if code in _PULLS else handler)
 
     return handler_of
 
@@ -84,5 +88,18 @@ def _if_readable(pull: Handler) -> Handler:
                 "false at this slave",
             )
         return pull(state, request)
+
+    return handle
+
+
+def _if_verified(show: Handler) -> Handler:
+    def handle(state: BrokerState, request: Request) -> Command | None:
+        if state.is_unverified:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while: this slave's log is "
+                "not known to be its master's",
+            )
+        return show(state, request)
 
     return handle

@@ -122,7 +122,9 @@ def _store(state: BrokerState) -> dict[str, str]:
     first = record_at(log, log.start)
     total, free = state.retention.capacity
     used = str(state.retention.used)
+    epoch = {} if state.epoch is None else {"brokerEpoch": str(state.epoch)}  # our own
     return {
+        **epoch,
         "commitLogDiskRatio": used,
         "consumeQueueDiskRatio": used,
         "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",

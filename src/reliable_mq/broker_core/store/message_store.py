@@ -95,6 +95,11 @@ class MessageStore:
         """The log offset up to which records are in the queues."""
         return self._dispatched.end
 
+    @property
+    def last_record(self) -> int:
+        """The begin of the last record that is in the queues; without one, the log's start."""
+        return max(self._dispatched.last_record, self.log.start)
+
     def open(self) -> None:
         """Recover the content of the folder, and mark it as in use.
 
@@ -151,16 +156,13 @@ class MessageStore:
         self.checkpoint()
 
     def _mark_use(self) -> None:
-        """Write `abort`: without it the next start would take a crash for a clean stop.
-
-        Only its existence counts. On a full disk it is an empty name without a block of data.
-        """
+        """Write `abort`: without it the next start would take a crash for a clean stop."""
         try:
             self._disk.write_text(ABORT_PATH, str(self._process_id))
         except OSError as error:
             if not is_out_of_room(error):
                 raise
-            mark = self._disk.open(ABORT_PATH, 1)
+            mark = self._disk.open(ABORT_PATH, 1)  # only its existence counts
             mark.sync()
             mark.close()
 
@@ -195,10 +197,7 @@ class MessageStore:
         return self.queues.get((topic, queue_id))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return a queue's first and next offset; 0 and 0 when it never had a message.
-
-        Apache's broker does the same for unknown queues and topics.
-        """
+        """Return a queue's first and next offset; 0 and 0 without any, as Apache's broker does."""
         queue = self.queues.get((topic, queue_id))
         return (queue.first, queue.end) if queue else (0, 0)
 

@@ -1,0 +1,12 @@
+"""The invariants of a whole broker."""
+
+from reliable_mq.broker_core.core import BrokerCore
+
+
+def check_invariants(core: BrokerCore) -> None:
+    """Ask every table of a broker for its invariants."""
+    state = core.state
+    stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
+    served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
+    for table in (*stored, *served):
+        table.invariants()
