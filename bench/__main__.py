@@ -26,6 +26,7 @@ MEASUREMENTS = (
     "kill_broker",
     "kill_pair",
     "send_throughput",
+    "pair_throughput",
     "consume_throughput",
     "broker_scale",
     "client_rivals",
@@ -33,7 +34,7 @@ MEASUREMENTS = (
     "client_memory",
     "client_idle",
 )
-NEED_JAVA = {"send_throughput", "consume_throughput"}
+NEED_JAVA = {"send_throughput", "pair_throughput", "consume_throughput"}
 NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}
 
 

@@ -1,7 +1,8 @@
 """Messages a second that Apache's Java client can send to a master with one slave: to Apache's pair
 and to ours. As `send_throughput`, which see: both pairs run at once, and take rounds in turn.
 
-    python -m bench.pair_throughput [--role SYNC_MASTER] [--flush ASYNC_FLUSH] [--runs 5] [--keep]
+    python -m bench.pair_throughput [--role ASYNC_MASTER] [--flush ASYNC_FLUSH]
+    python -m bench.pair_throughput --quick        a minute, nothing written
 
 Everything is on the same two cores: the client, both masters and both slaves. Both masters wait for
 one slave (`inSyncReplicas=2`; Apache's default of 1 waits for nobody).
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
@@ -94,10 +95,10 @@ def main() -> int:
     parser.add_argument("--flush", choices=["SYNC_FLUSH", "ASYNC_FLUSH"], default="SYNC_FLUSH")
     parser.add_argument("--brokers", nargs="+", choices=MAKERS, default=list(MAKERS))
     parser.add_argument("--threads", nargs="+", type=int, default=list(THREADS))
-    parser.add_argument("--warmup", type=float, default=15, help="seconds (15)")
-    parser.add_argument("--runs", type=int, default=3, help="rounds per mode and pair (3)")
-    parser.add_argument("--seconds", type=float, default=5, help="length of a round (5)")
-    parser.add_argument("--keep", action="store_true", help="write the raw results")
+    parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
+    parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
+    parser.add_argument("--runs", type=int, help="rounds per mode and pair (3; quick: 1)")
+    parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 3)")
     options = parser.parse_args()
     if reason := missing_tools():
         print(reason, file=sys.stderr)
@@ -105,13 +106,17 @@ def main() -> int:
     pin_to_two_cores()
     modes = [Mode(options.flush, threads, 1) for threads in options.threads]
     pairs = {key: partial(ReplicatedPair, MAKERS[key], options.role) for key in options.brokers}
-    settings = {"warmup": options.warmup, "runs": options.runs, "seconds": options.seconds}
+    settings: dict[str, Any] = {
+        "warmup": options.warmup or (5 if options.quick else 15),
+        "runs": options.runs or (1 if options.quick else 3),
+        "seconds": options.seconds or (3 if options.quick else 5),
+    }
     rounds = measure(modes, pairs, patience=0, **settings)
     for each in rounds:
         each["mode"] = f"{options.role}, {each['mode']}"
     settings["body"] = BODY_BYTES
     results = raw_results.of_now(f"pair-{options.role.partition('_')[0].lower()}", settings, rounds)
-    if options.keep:
+    if not options.quick:
         print(f"raw results: {raw_results.write(results)}")
     print(send_table(results))
     return 1 if any(each["errors"] for each in rounds) else 0

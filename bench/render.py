@@ -287,6 +287,8 @@ def attacks_table(results: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
+    "pair-sync": send_table,
+    "pair-async": send_table,
     "consume": consume_table,
     "attacks": attacks_table,
     "kills": kill_table,

@@ -108,9 +108,12 @@ def test_asynchronous_code_has_halves_too(shop: ReliableMQ) -> None:
         async with shop.transaction(half=True) as tx:
             await tx.session.execute(text("INSERT INTO placed VALUES ('a')"))
             await tx.send("orders", "a")
-        async with shop.transaction(half=True) as tx:
-            await tx.send("orders", "b")
-            await tx.session.rollback()
+        block = shop.transaction(half=True)
+        tx = await block.__aenter__()
+        await tx.send("orders", "b")
+        await tx.session.rollback()
+        with pytest.raises(UsageError, match="has taken back 1 message"):
+            await block.__aexit__(None, None, None)
         await shop.database.close_async()
 
     ship(shop)

@@ -11,7 +11,7 @@ from tests.outbox.half_world import FIRST, HalfWorld, Life
 from tests.waiting import until
 
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
+from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable, UsageError
 from reliable_mq.escalate.sql_settlement import operator_actions_of, settlement_of
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
@@ -104,10 +104,13 @@ def test_a_half_whose_stub_waits_for_a_person_is_not_sent_by_a_late_check_back(
 def test_without_a_stub_a_tombstone_is_written_before_the_half_is_rolled_back(
     world: HalfWorld, producer: Life, other: Life
 ) -> None:
-    with producer.transaction() as tx:
-        message_id = tx.send("orders", "order")
-        tx.session.rollback()
-        tx.session.begin()
+    block = producer.transaction()
+    tx = block.__enter__()
+    message_id = tx.send("orders", "order")
+    tx.session.rollback()
+    tx.session.begin()
+    with pytest.raises(UsageError, match="has taken back 1 message"):
+        block.__exit__(None, None, None)
 
     world.broker.pending = dict(world.broker.halves)  # its rollback did not arrive
     assert other.answer(FIRST) is Decision.ROLLBACK

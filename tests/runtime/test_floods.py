@@ -12,11 +12,11 @@ from tests.runtime.echo_server import (
     is_served,
     run,
     serving,
+    set_shares,
     turns_of,
 )
 from tests.waiting import eventually
 
-from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -40,7 +40,7 @@ def test_many_small_requests_in_one_read_let_others_in_between(
             assert codes.index(9) < 20, codes
             other.close()
 
-    monkeypatch.setattr(listener, "_SLICE_SECONDS", -1.0)
+    set_shares(monkeypatch, slice=-1.0)
     run(test)
 
 
@@ -58,8 +58,7 @@ def test_what_many_peers_send_at_once_is_handled_in_many_turns(
             await eventually(lambda: len(turns) == 200)
             assert max(map(turns.count, turns)) <= 30, turns
 
-    monkeypatch.setattr(listener, "_READ_SECONDS", 0.0)
-    monkeypatch.setattr(listener, "_TURN_SECONDS", 0.0)
+    set_shares(monkeypatch, reads=0.0, turn=0.0)
     run(test)
 
 
@@ -116,3 +115,25 @@ def test_a_frame_that_is_announced_takes_no_memory_before_it_comes() -> None:
 
 def _received(echo: Echo) -> int:
     return sum(each.received_size for each in echo.listener.connections.values())
+
+
+def test_turns_are_short_while_somebody_sends_single_requests() -> None:
+    """Then nobody who has much to do holds up the others. Later, long turns save work."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            assert echo.listener.slice_seconds == 0.001
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            assert echo.listener.slice_seconds == 0.00025
+            await eventually(lambda: echo.listener.slice_seconds == 0.001)
+            writer.write(SEND * 100)
+            await eventually(lambda: len(echo.seen) == 101)
+            assert echo.listener.slice_seconds == 0.001, "many requests are no single one"
+            writer.write(SEND)
+            await eventually(lambda: len(echo.seen) == 102)
+            assert echo.listener.slice_seconds == 0.001, "nobody else waits for this peer"
+            assert await is_served(*await connect(echo))
+            assert echo.listener.slice_seconds == 0.00025
+
+    run(test)

@@ -14,13 +14,13 @@ from tests.runtime.echo_server import (
     is_served,
     run,
     serving,
+    set_shares,
     turns_of,
 )
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 
@@ -42,7 +42,7 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
             assert codes.index(9) < 6, codes
             other.close()
 
-    monkeypatch.setattr(listener, "_SLICE_SECONDS", -1.0)
+    set_shares(monkeypatch, slice=-1.0)
     run(test)
 
 
@@ -60,7 +60,7 @@ def test_large_answers_that_take_long_are_made_in_many_turns(
             await eventually(lambda: len(turns) == 10)
             assert max(map(turns.count, turns)) <= 2, turns
 
-    monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
+    set_shares(monkeypatch, large=0.0)
     run(test)
 
 
@@ -90,9 +90,7 @@ def test_peers_that_have_much_to_do_take_turns_with_one_that_asks_for_little(
             assert {len(each) for each in own} == {busy_peers}, asked
             other.close()
 
-    monkeypatch.setattr(listener, "_LARGE_SECONDS", 0.0)
-    monkeypatch.setattr(listener, "_READ_SECONDS", 0.0)
-    monkeypatch.setattr(listener, "_TURN_SECONDS", 0.0)
+    set_shares(monkeypatch, large=0.0, reads=0.0, turn=0.0, slice=-1.0, shared_slice=-1.0)
     run(test)
 
 
@@ -130,9 +128,7 @@ def test_while_others_wait_slow_requests_are_handled_one_by_one_and_quick_ones_f
             assert set(middle) == {at_once}, echo.batches
             assert most == 4 or at_once == 1
 
-    monkeypatch.setattr(listener, "_SHARED_SLICE_SECONDS", seconds)
-    monkeypatch.setattr(listener, "_TURN_SECONDS", 60.0)
-    monkeypatch.setattr(listener, "_LARGE_SECONDS", 60.0)
+    set_shares(monkeypatch, shared_slice=seconds, turn=60.0, large=60.0)
     run(test)
 
 

@@ -203,8 +203,6 @@ async def _start(server: BrokerServer, options: BrokerOptions) -> None:
     try:
         await server.start()
     except AddressRefused as error:
-        if not any(each in str(error) for each in ("in use", "permission")):
-            raise AddressRefused(f"{error}: --host") from error
         ports = {options.port: "--port", options.name_server_port: "--namesrv-port"}
         named = (option for port, option in ports.items() if f":{port}:" in str(error))
         option = f"{next(named, '--set haListenPort=PORT')} (0: a free one)"

@@ -130,13 +130,17 @@ class Fence:
 def end_second(core: BrokerCore, role: BrokerRole, remark: str) -> None:
     """End a broker that a name server refuses because another one has its name and id."""
     end = core.state.store.log.end
+    advice = (
+        "another brokerId"
+        if core.state.config.is_slave
+        else "brokerRole=SLAVE and its own brokerId"
+    )
     end_fenced(
         core,
         role,
         FormerMaster(
             f"{remark}; this store has epoch {role.note.epoch}, its log ends at {end}, and up to "
-            f"{role.acknowledged(end)} it may have been acknowledged; start it with "
-            "brokerRole=SLAVE and a brokerId of its own"
+            f"{role.acknowledged(end)} it may have been acknowledged; start it with {advice}"
         ),
     )
 

@@ -16,7 +16,7 @@ import socket
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
@@ -38,17 +38,8 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
-# Limits of a loop turn for requests with large answers: their number, and the seconds after which
-# none is begun. Seconds count too, because one table may take as much work as many pulls.
-_LARGE_IN_TURN = 32
-_LARGE_SECONDS = 0.001
-# Seconds that a loop turn spends on connections with waiting requests, and on one of these: while
-# it is alone, and while others wait. A peer that asks for little waits for one or two turns.
-_TURN_SECONDS = 0.001
-_SLICE_SECONDS = 0.001
-_SHARED_SLICE_SECONDS = 0.0005
+_LARGE_IN_TURN = 32  # requests with large answers
 _READ_AT_ONCE = 64  # of one read, at most so many requests are handled without a look at the clock
-_READ_SECONDS = 0.0005  # of a loop turn, for reads that bring more than one request
 _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
 # At most this many requests with large answers are handled at a time. The others wait until the
 # peer has read the answers.
@@ -56,6 +47,31 @@ _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
 
+
+class _Shares(NamedTuple):
+    """Seconds that a turn of the loop may spend.
+
+    Attributes:
+        turn: on connections with waiting requests.
+        slice: on one of these, while it is alone.
+        shared_slice: on one of these, while others wait.
+        reads: on reads that bring more than one request.
+        large: until it begins no more requests with large answers. One table may take as much work
+            as many pulls.
+    """
+
+    turn: float
+    slice: float
+    shared_slice: float
+    reads: float
+    large: float
+
+
+# A peer that asks for little waits for one or two turns. So turns are short while one peer sends
+# single requests and another one sends more. Else longer turns save work.
+_LONG_TURN = _Shares(turn=0.001, slice=0.001, shared_slice=0.0005, reads=0.0005, large=0.001)
+_SHORT_TURN = _Shares(*(seconds / 4 for seconds in _LONG_TURN))
+_LATELY_SECONDS = 0.05  # after a single request
 
 Decode = Callable[[Frame], Command]
 
@@ -202,7 +218,10 @@ class ServerConnection(asyncio.Protocol):
 
     def _are_few(self, frames: Sequence[Frame]) -> bool:
         """Whether all frames of a read may be handled at once, as far as their number tells."""
-        return len(frames) < 2 or (len(frames) <= _READ_AT_ONCE and self._listener.has_time())
+        if len(frames) < 2:
+            return True
+        self._listener.many_from = self
+        return len(frames) <= _READ_AT_ONCE and self._listener.has_time()
 
     def _refuse(self, why: object) -> None:
         """Close the connection because of bytes that are not a command."""
@@ -220,6 +239,8 @@ class ServerConnection(asyncio.Protocol):
     def _fit(self, commands: Sequence[Command]) -> bool:
         """Whether all commands may be handled at once."""
         if len(commands) == 1:
+            if self._listener.many_from is not self:
+                self._listener.single_at = self._last_used
             return commands[0].code in self._small_answers or self._listener.take_large()
         return self._small_answers.issuperset([command.code for command in commands])
 
@@ -406,6 +427,8 @@ class Listener:
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
+        self.many_from: ServerConnection | None = None  # the last one to send several at once
+        self.single_at = 0.0  # when another one sent a single request
         self._large_left = _LARGE_IN_TURN
         self._large_end = 0.0  # after this time, the turn begins no other large request
         self._is_read_timed = False  # whether this loop turn has a time for reads
@@ -555,7 +578,7 @@ class Listener:
         """Whether this loop turn may begin one more request with a large answer. Counts it."""
         if self._large_left == _LARGE_IN_TURN:
             asyncio.get_running_loop().call_soon(self._refill)
-            self._large_end = time.monotonic() + _LARGE_SECONDS
+            self._large_end = time.monotonic() + self._shares.large
         elif not self._large_left or time.monotonic() >= self._large_end:
             return False
         self._large_left -= 1
@@ -569,7 +592,7 @@ class Listener:
         if self._is_read_timed:
             return time.monotonic() < self._read_end
         self._is_read_timed = True
-        self._read_end = time.monotonic() + _READ_SECONDS
+        self._read_end = time.monotonic() + self._shares.reads
         asyncio.get_running_loop().call_soon(self._end_reads)
         return True
 
@@ -579,7 +602,12 @@ class Listener:
     @property
     def slice_seconds(self) -> float:
         """Seconds that one connection may use in one go."""
-        return _SHARED_SLICE_SECONDS if self._waiting else _SLICE_SECONDS
+        return self._shares.shared_slice if self._waiting else self._shares.slice
+
+    @property
+    def _shares(self) -> _Shares:
+        is_short = time.monotonic() - self.single_at < _LATELY_SECONDS
+        return _SHORT_TURN if is_short else _LONG_TURN
 
     def handle_later(self, connection: ServerConnection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait.
@@ -596,7 +624,7 @@ class Listener:
 
     def _run_turn(self) -> None:
         self._is_turn_due = False
-        end = time.monotonic() + _TURN_SECONDS
+        end = time.monotonic() + self._shares.turn
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
             try:
@@ -639,6 +667,8 @@ class Listener:
         if gone is not None:
             self._admission.leave(connection.id)
             self._waiting.pop(gone, None)
+            if self.many_from is gone:
+                self.many_from = None
             self._received.set_size(connection.id, 0)
             self._unsent.set_size(connection.id, 0)
             self._owner.disconnected(connection)
