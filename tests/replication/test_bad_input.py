@@ -15,7 +15,13 @@ from tests.waiting import eventually, run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.errors import FormerMaster
 from reliable_mq.message import Message
-from reliable_mq.replication.ha_frames import REPORT_SIZE, encode_report, encode_transfer
+from reliable_mq.replication.copied_log import CopiedLog
+from reliable_mq.replication.ha_frames import (
+    REPORT_SIZE,
+    Transfer,
+    encode_report,
+    encode_transfer,
+)
 from reliable_mq.replication.log_comparison import WINDOW
 from reliable_mq.runtime import ha_slave
 from reliable_mq.runtime.broker_server import BrokerServer
@@ -300,5 +306,43 @@ def test_a_report_that_is_torn_by_the_end_acknowledges_nothing(tmp_path: Path) -
             writer.write(encode_report(1 << 40)[:7])
             writer.close()
             await eventually(lambda: not place.slaves)
+
+    run_scene(scene())
+
+
+def test_a_slave_acknowledges_nothing_while_its_log_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The master answers late, and the slave would have repeated its report meanwhile."""
+    monkeypatch.setattr(ha_slave, "REPORT_SECONDS", -1.0)
+    monkeypatch.setattr(ha_slave, "_TEND_SECONDS", 0.0)
+    monkeypatch.setattr(ha_slave, "RETRY_SECONDS", 60.0)
+    log = log_bytes()
+
+    async def scene() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            async def report() -> int:
+                return int.from_bytes(await reader.readexactly(REPORT_SIZE))
+
+            begins.append(await report())
+            early = asyncio.ensure_future(report())
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            is_early.append(early.done())
+            writer.write(encode_transfer(begins[0], log[begins[0] :]))
+            kept.append(await early)
+
+        begins: list[int] = []
+        is_early: list[bool] = []
+        kept: list[int] = []
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        store = KeptLog()
+        store.copy(CopiedLog(0, store.segment_size).take(Transfer(0, log)))
+        async with following(server.sockets[0].getsockname()[1], store=store):
+            await eventually(lambda: len(kept) == 1)
+        server.close()
+        assert begins[0] < len(log)
+        assert is_early == [False]
+        assert kept == [len(log)], "it is compared, and reported"
 
     run_scene(scene())

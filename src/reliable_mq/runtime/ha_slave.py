@@ -331,7 +331,8 @@ class HaSlave:
             if now - self._heard > SILENT_SECONDS:
                 writer.transport.abort()
                 return
-            if now - self._reported >= REPORT_SECONDS:
+            # Before the logs are compared, a report would acknowledge what may differ.
+            if self._writer is not None and now - self._reported >= REPORT_SECONDS:
                 self._report(writer)
 
 
