@@ -79,14 +79,11 @@ class Fence:
                     end_fenced(self._core, self._role, self._former(address, epoch, end))
 
     def _former(self, address: str, epoch: int, end: int) -> FormerMaster:
-        state = self._core.state
-        own_end = state.store.log.end
-        told = self._role.acknowledged(own_end)
+        name = self._core.state.config.broker_name
         return FormerMaster(
-            f"the master of {state.config.broker_name} is {address}: its epoch is {epoch} and its "
-            f"log ends at {end}; this store has epoch {self._role.note.epoch}, its log ends at "
-            f"{own_end}, and up to {told} it may have been acknowledged; start it with "
-            "brokerRole=SLAVE and a brokerId above 0"
+            f"the master of {name} is {address}: its epoch is {epoch} and its log ends at {end}; "
+            f"{_what_is_here(self._core, self._role)}; start it with brokerRole=SLAVE and a "
+            "brokerId above 0"
         )
 
     async def _others(self) -> list[tuple[str, int, int]]:
@@ -129,19 +126,18 @@ class Fence:
 
 def end_second(core: BrokerCore, role: BrokerRole, remark: str) -> None:
     """End a broker that a name server refuses because another one has its name and id."""
+    is_slave = core.state.config.is_slave
+    advice = "another brokerId" if is_slave else "brokerRole=SLAVE and its own brokerId"
+    what = _what_is_here(core, role)
+    end_fenced(core, role, FormerMaster(f"{remark}; {what}; start it with {advice}"))
+
+
+def _what_is_here(core: BrokerCore, role: BrokerRole) -> str:
+    """Say what the store of this broker has."""
     end = core.state.store.log.end
-    advice = (
-        "another brokerId"
-        if core.state.config.is_slave
-        else "brokerRole=SLAVE and its own brokerId"
-    )
-    end_fenced(
-        core,
-        role,
-        FormerMaster(
-            f"{remark}; this store has epoch {role.note.epoch}, its log ends at {end}, and up to "
-            f"{role.acknowledged(end)} it may have been acknowledged; start it with {advice}"
-        ),
+    return (
+        f"this store has epoch {role.note.epoch}, its log ends at {end}, and up to "
+        f"{role.acknowledged(end)} it may have been acknowledged"
     )
 
 

@@ -89,8 +89,8 @@ class ServerTls:
         """Read the files for the first time.
 
         A certificate that is expired or not valid yet is told loudly, and used, as Apache's broker
-        does: a broker that refuses to start cannot be reached by those who verify, nor by those who
-        do not, and its messages wait. Nobody is let in by it who would not be by another one.
+        does. A broker that refuses to start cannot be reached by anybody, and its messages wait.
+        Such a certificate lets in nobody whom a valid one would not.
         """
         self._seen = signature_of(self.settings.server.paths)
         path = self.settings.server.cert
