@@ -50,10 +50,13 @@ class Broker(Protocol):
 
 
 class OurBroker:
-    """`reliable-mq broker`, with its name server inside."""
+    """`reliable-mq broker`, with its name server inside unless there are others."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
-        self._server = ReliableMQBroker(directory, settings={**HASTY, **settings})
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str], name_servers: str = ""
+    ) -> None:
+        settings = {**HASTY, **settings}
+        self._server = ReliableMQBroker(directory, settings=settings, name_servers=name_servers)
         self.name_server_address = self._server.name_server_address
         self.store = self._server.store
 
@@ -75,7 +78,8 @@ class OurBroker:
     def kill(self) -> None:
         self._server.kill()
 
-    end = kill
+    def end(self) -> None:
+        self.kill()
 
 
 class ApacheBroker:
