@@ -36,6 +36,23 @@
     "throttle quota ratelimit",
     "schema pydantic json",
     "isolation serializable",
+    "failover over",
+    "gdpr privacy erase personal",
+    "replay reprocess rerun again reset",
+    "oom kill dies",
+    "pickle pickling unpickled deserialization deserialize payload",
+    "encryption encrypt encrypted",
+    "licence license",
+    "benchmark throughput speed fast performance",
+    "dst daylight clock timezone",
+    "tenant tenancy namespace quota",
+    "runbook troubleshoot troubleshooting oncall arrive alert",
+    "hpa keda autoscale autoscaling scale lag worker",
+    "bulk backfill send_many",
+    "patroni standby replica slave",
+    "stripe payment external api",
+    "least privilege right grant role",
+    "move migrate sqlite",
   ];
 
   function stem(word) {
@@ -152,7 +169,9 @@
     // A whole name that a page has is looked for as it is; of an unknown one, its parts.
     const has = (word) => index.has(stem(word)) || (word.includes("_") && [...index.keys()].some((s) => s.includes(stem(word))));
     const known = typed.filter((each) => !each.part && (each.word.match(/[_.-]/) ? has(each.word) : true));
-    const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end);
+    // A dotted name that hardly any page has: its parts, too.
+    const rare = (whole) => whole.word.includes(".") && (index.get(stem(whole.word)) || new Map()).size < 3;
+    const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end && !rare(whole));
     const all = typed.filter((each) => (each.part ? !inside(each) : known.includes(each)));
     const content = all.filter((each) => !STOP.has(each.word));
     return (content.length ? content : all).map((each) => each.word);

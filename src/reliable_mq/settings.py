@@ -154,7 +154,8 @@ class Settings(ClusterSettings):
     #: prefix of our tables
     table_prefix: str = Field("rmq_", pattern=TABLE_PREFIX_PATTERN)
 
-    #: connections of this process to the database; 0: as many as handlers can run, and four
+    #: connections of this process to the database; 0: as many as handlers can run (at least 16),
+    #: and four
     database_connections: int = Field(0, ge=0, le=1000)
 
     #: who sends what a transaction of this process commits: this process ("own"), or any process

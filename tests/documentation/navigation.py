@@ -18,6 +18,9 @@ HOW_TO: tuple[str, ...] = (
         "consumers",
         "own_session",
         "dead_letters",
+        "on_call",
+        "pause_consumer",
+        "handle_again",
         "idempotent_requests",
         "external_calls",
         "redis",
@@ -34,6 +37,7 @@ HOW_TO: tuple[str, ...] = (
     ),
     *(
         "several_databases",
+        "move_database",
         "apache_cluster",
         "access_control",
         "ordering",

@@ -80,7 +80,11 @@ def group_change(
         int | None, typer.Option(min=0, help="Queues of the group's retry topic; 0: no retries.")
     ] = None,
     consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")
+        bool | None,
+        typer.Option(
+            "--consume/--no-consume",
+            help="Whether the group may consume; if not, its messages wait.",
+        ),
     ] = None,
     broadcast: Annotated[
         bool | None,

@@ -145,7 +145,10 @@ def reset(
     yes: printing.Yes = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Let a group consume a topic from a time, an offset, its start or its end."""
+    """Let a group read a topic from a time, an offset, its start or its end.
+
+    Messages that its consume log knows as consumed have no effect again.
+    """
     if bool(to_time) + to_start + to_end + (to_offset is not None) != 1:
         raise UsageError("give one of --to-time, --to-start, --to-end and --to-offset")
     if (to_offset is not None) != bool(broker_name) or bool(broker_name) != (queue is not None):
