@@ -10,22 +10,23 @@ from typing import Any
 
 from sqlalchemy import Connection, MetaData, event, inspect
 
-Create = Callable[[Connection, MetaData, str], None]
+Create = Callable[[Connection, MetaData, str], list[str]]
 
 
 def recorded(create: Create) -> Create:
     """Return what does the same as `create` and asks it only once for each form of tables."""
-    scripts: dict[object, list[tuple[str, Any]]] = {}
+    scripts: dict[object, tuple[list[tuple[str, Any]], list[str]]] = {}
 
-    def create_quickly(connection: Connection, metadata: MetaData, prefix: str) -> None:
+    def create_quickly(connection: Connection, metadata: MetaData, prefix: str) -> list[str]:
         form = (connection.dialect.name, prefix, _form_of(metadata))
         if set(metadata.tables) & set(inspect(connection).get_table_names()):
-            create(connection, metadata, prefix)
-        elif form in scripts:
-            for statement, parameters in scripts[form]:
+            return create(connection, metadata, prefix)
+        if form in scripts:
+            for statement, parameters in scripts[form][0]:
                 connection.exec_driver_sql(statement, parameters)
         else:
-            scripts[form] = _statements_of(create, connection, metadata, prefix)
+            scripts[form] = _recorded(create, connection, metadata, prefix)
+        return list(scripts[form][1])
 
     return create_quickly
 
@@ -37,9 +38,10 @@ def _form_of(metadata: MetaData) -> object:
     )
 
 
-def _statements_of(
+def _recorded(
     create: Create, connection: Connection, metadata: MetaData, prefix: str
-) -> list[tuple[str, Any]]:
+) -> tuple[list[tuple[str, Any]], list[str]]:
+    """Create the tables; return the statements of it, and the names of the tables."""
     said: list[tuple[str, Any]] = []
 
     def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -48,7 +50,7 @@ def _statements_of(
 
     event.listen(connection, "before_cursor_execute", listen)
     try:
-        create(connection, metadata, prefix)
+        made = create(connection, metadata, prefix)
     finally:
         event.remove(connection, "before_cursor_execute", listen)
-    return said
+    return said, made

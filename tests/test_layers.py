@@ -20,7 +20,7 @@ WORLD_PREFIXES = (
 VALUES = frozenset(
     {
         *("command_words", "decodable", "host_and_port", "line_limit", "message", "misspelt"),
-        *("errors", "limits", "plain_text"),
+        *("decorated", "errors", "limits", "plain_text"),
     }
     | {
         "message_checks",

@@ -210,7 +210,7 @@ def call(shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) -> None:
     database = ("--db", shop.database)
-    made = json.loads(call("create-tables", *database, "--json")[1])["tables"]
+    made = json.loads(call("create-tables", *database, "--json")[1])["created"]
     assert made == sorted(made)
     assert {"rmq_consume_log", "rmq_message_stub", "rmq_escalation", "rmq_audit"} <= set(made)
     mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease_seconds=0.01)
@@ -235,6 +235,20 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) ->
     assert call("stub", "retry", message_id, *database)[0] == 0
     assert shop.sql("SELECT status, note FROM rmq_message_stub") == [(0, "retry by hand")]
     assert call("stub", "show", "nothing", *database)[0] == 2
+
+
+def test_tables_are_named_when_they_are_made_and_not_again(shop: Shop, call: Call) -> None:
+    database = ("--db", shop.database)
+    first = json.loads(call("create-tables", *database, "--json")[1])["created"]
+    assert len(first) == len(
+        shop.sql("SELECT tablename FROM pg_tables WHERE tablename LIKE 'rmq%'")
+    )
+    assert call("create-tables", *database) == (0, "all tables are there\n", "")
+
+    shop.sql("DROP TABLE rmq_audit")
+
+    assert call("create-tables", *database) == (0, "created: rmq_audit\n", "")
+    assert json.loads(call("create-tables", *database, "--json")[1]) == {"created": []}
 
 
 def test_all_that_wait_for_a_person_are_retried_at_once_after_a_look(

@@ -28,7 +28,7 @@ from reliable_mq.escalate.alerts import LogNotifier
 from reliable_mq.escalate.escalation import Digest, Escalation, EscalationKind
 from reliable_mq.extras import extra_of
 from reliable_mq.resend.scheduler import ResendCounts
-from reliable_mq.resend.thread_scheduler import SUM_SECONDS, SumLog
+from reliable_mq.resend.thread_scheduler import SUM_SECONDS_MAX, SumLog
 from reliable_mq.telemetry.outages import SAID_AGAIN_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_broker_that_is_away_is_told_by_its_connection_only(
     assert caplog.records == []
 
 
-def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(
+def test_what_a_scheduler_did_is_told_in_words_and_nothing_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = logging.getLogger("test.sums")
@@ -109,10 +109,38 @@ def test_what_a_scheduler_did_is_told_in_words_and_once_a_minute(
 
     teller.add(ResendCounts(claimed=3, rested=3), 100.0)
     teller.add(ResendCounts(claimed=2, sent=2), 101.0)
-    teller.add(ResendCounts(claimed=4, sent=3, failed=1), 102.0)
-    teller.add(ResendCounts(claimed=1, confirmed=1), 101.0 + SUM_SECONDS)
+    teller.add(ResendCounts(claimed=4, sent=3, failed=1), 101.1)
+    teller.add(ResendCounts(claimed=1, confirmed=1), 101.0 + SUM_SECONDS_MAX)
 
     assert caplog.messages == ["resend: 2 sent", "resend: 3 sent, 1 failed, 1 confirmed"]
+
+
+def test_what_a_scheduler_does_now_and_then_is_told_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A line that came a minute later was looked for."""
+    log = logging.getLogger("test.sums")
+    caplog.set_level(logging.INFO, log.name)
+    teller = SumLog(log)
+
+    for number, second in enumerate((0.0, 5.0, 20.0, 200.0, 203.0), start=1):
+        teller.add(ResendCounts(claimed=1, sent=1), second)
+        assert len(caplog.messages) == number
+
+
+def test_what_a_scheduler_always_does_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("test.sums")
+    caplog.set_level(logging.INFO, log.name)
+    teller, sent = SumLog(log), 3600
+
+    for second in range(sent):
+        teller.add(ResendCounts(claimed=1, sent=1), float(second))
+
+    assert len(caplog.messages) <= 60 + 6
+    told = sum(int(each.split()[1]) for each in caplog.messages)
+    assert sent - SUM_SECONDS_MAX <= told <= sent
 
 
 def told(kind: EscalationKind, caplog: pytest.LogCaptureFixture) -> str:

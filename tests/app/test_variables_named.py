@@ -11,6 +11,8 @@ WRONG = {
     "RELIABLE_MQ_CLIENT": '{"foo": 1}',
     "RELIABLE_MQ_NAMESPACE": "a b",
     "RELIABLE_MQ_ESCALATION_WEBHOOK": "ftp://x",
+    "RELIABLE_MQ_DATABASE": "postgres//x",
+    "RELIABLE_MQ_DATABASES": '{"billing": "oracle://x"}',
 }
 
 
@@ -19,7 +21,7 @@ def test_the_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -
     monkeypatch.setenv(variable, WRONG[variable])
 
     with pytest.raises(ConfigurationError, match=f"^{variable}: "):
-        ReliableMQ("shop", database="sqlite:///shop.db")
+        ReliableMQ("shop")
 
 
 def test_a_value_of_the_code_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

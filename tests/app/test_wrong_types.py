@@ -1,9 +1,12 @@
 """What an application is given that is of a wrong type: one sentence of ours, where it is given."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,63 @@ def test_what_is_no_function_is_refused_where_it_is_decorated(mq: ReliableMQ) ->
         mq.consumer("orders", group="payments")(nothing)
     with pytest.raises(UsageError, match="decorate a def or an async def, not 5"):
         mq.idempotent(key="request")(nothing)
+
+
+class Called:
+    async def __call__(self, order: dict[str, Any]) -> None: ...
+
+
+class Made:
+    def __init__(self, order: dict[str, Any]) -> None: ...
+
+
+def odd(order: "1/0") -> None: ...  # type: ignore[valid-type]
+
+
+@dataclass
+class Locked:
+    """No payload: pydantic cannot read one of its fields."""
+
+    lock: threading.Lock  # type: ignore[valid-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (Called(), "not <.*Called object at .*>: write a def that calls it"),
+        (partial(handler, {}), r"not functools\.partial\(.*\): write a def that calls it"),
+        (Made, "not the class Made"),
+        (odd, "odd: its annotations cannot be read: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_object_that_is_called_and_a_class_are_no_handlers(
+    mq: ReliableMQ, given: Any, says: str
+) -> None:
+    """The object was not awaited, and the constructor of the class consumed."""
+    for decorate in (
+        mq.consumer("orders", group="payments"),
+        mq.idempotent(key="order"),
+        mq.periodic("@hourly", topic="orders"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            decorate(given)
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (Locked(threading.Lock()), "topic orders: give the type of payloads, not a Locked"),
+        (Locked, "topic orders: no payload can be a .*Locked.*: Unable to generate"),
+        ({"id": 1}, "topic orders: no payload can be a {'id': 1}"),
+    ],
+)
+def test_a_payload_that_is_no_type_is_refused_where_its_topic_is_declared(
+    mq: ReliableMQ, payload: Any, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says) as raised:
+        mq.topic("orders", payload=payload)
+
+    assert "\n" not in str(raised.value)
 
 
 def test_names_of_groups_that_can_be_read_once_only_are_refused(mq: ReliableMQ) -> None:

@@ -1,5 +1,6 @@
 """Properties: Apache's names and defaults, one clear line for what is wrong."""
 
+import difflib
 import typing
 from unittest import mock
 
@@ -8,7 +9,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, there
 
 from reliable_mq.broker_core.config import BrokerConfig
-from reliable_mq.broker_core.config_reading import broker_config
+from reliable_mq.broker_core.config_reading import _MISSPELT, _OF_APACHE, broker_config
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.java_properties import parse_properties
@@ -22,14 +23,55 @@ def test_without_properties_the_defaults_hold() -> None:
     assert warnings == []
 
 
-def test_a_property_that_is_not_supported_is_named_with_the_nearest_that_is() -> None:
-    _, warnings = broker_config({"flushDiskTyp": "x", "sendMessageThreadPoolNums": "4"})
+def test_a_property_of_apache_that_is_not_supported_is_named() -> None:
+    _, warnings = broker_config({"sendMessageThreadPoolNums": "4", "mapedFileSizeCommitLog": "9"})
 
     without_effect = "this property is not supported and has no effect"
     assert warnings == [
-        f"flushDiskTyp: {without_effect}; did you mean flushDiskType?",
         f"sendMessageThreadPoolNums: {without_effect}",
+        f"mapedFileSizeCommitLog: {without_effect}; did you mean mappedFileSizeCommitLog?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("flushDiskTyp", "flushDiskType"),
+        ("flushdisktype", "flushDiskType"),
+        ("brokerNmae", "brokerName"),
+        ("authenticationEnable", "authenticationEnabled"),
+        ("maxConections", "maxConnections"),
+        ("bindAdress", "bindAddress"),
+        ("storePathRootdir", "storePathRootDir"),
+    ],
+)
+def test_a_misspelt_property_is_refused(misspelt: str, meant: str) -> None:
+    """With a warning only, the broker would run without what its operator wants."""
+    with pytest.raises(ConfigurationError) as raised:
+        broker_config({misspelt: "x"})
+
+    assert str(raised.value) == f"{misspelt}: there is no such property; did you mean {meant}?"
+
+
+def test_the_properties_of_apache_that_are_like_ours_are_all_accepted() -> None:
+    """They were found among all properties of its brokers, of the releases 4.0 to 5.4."""
+    ours = [field.encode_name.lower() for field in msgspec.structs.fields(BrokerConfig)]
+    for name in _OF_APACHE:
+        assert difflib.get_close_matches(name.lower(), ours, n=1, cutoff=_MISSPELT), name
+
+    _, warnings = broker_config(dict.fromkeys(_OF_APACHE, "1"))
+
+    assert len(warnings) == len(_OF_APACHE)
+
+
+def test_quotas_of_users_without_users_are_told() -> None:
+    _, warnings = broker_config({"quotasOfUsers": "shop:100:1000"})
+    assert warnings == [
+        "quotas of users have no effect without access control: set authenticationEnabled=true"
+    ]
+
+    _, warnings = broker_config({"maxBytesPerSecondOfUser": "9", "authenticationEnabled": "true"})
+    assert warnings == []
 
 
 def test_many_properties_that_are_not_supported_are_counted() -> None:

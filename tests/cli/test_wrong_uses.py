@@ -146,7 +146,7 @@ TYPED: list[tuple[str, int, str]] = [
     # a project, and everything for it
     ("init .", BAD_USAGE, "exists: give a new folder, such as reliable-mq init shop"),
     ("dev", BAD_USAGE, "no application is named: give MODULE:OBJECT, such as shop:mq, or set"),
-    ("dev wrong_ok:mq --also=", BAD_USAGE, "--also is empty: give a command, such as 'alembic"),
+    ("dev wrong_ok:mq --also=", BAD_USAGE, "--also is empty: give COMMAND, or leave it out"),
     (
         "dev wrong_ok:mq --before 'alembic",
         BAD_USAGE,

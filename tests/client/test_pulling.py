@@ -88,11 +88,12 @@ def test_an_answer_without_messages_moves_the_queue_on(code: int) -> None:
     assert assigned.commit_offset == 40
 
 
-def test_an_offset_that_does_not_exist_is_replaced_by_the_brokers() -> None:
+def test_an_offset_that_does_not_exist_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     world, group, assigned = reading()
-    world.answers[PULL] = says(ResponseCode.PULL_OFFSET_MOVED, ext(1000))
-    world.play(pull_once(group, assigned))
-    assert assigned.next_offset == 1000
+    for offset, told in ((3, 0), (1000, 1)):  # a reset to where the group is changes nothing
+        world.answers[PULL] = says(ResponseCode.PULL_OFFSET_MOVED, ext(offset))
+        world.play(pull_once(group, assigned))
+        assert (assigned.next_offset, len(caplog.records)) == (offset, told)
     assert not assigned.leaving
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from math import inf, isfinite, nan
 from typing import Any
 from uuid import UUID
@@ -311,3 +312,42 @@ def test_a_body_that_does_not_validate_says_why(wanted: Any, body: bytes, reason
 def test_a_type_that_no_body_can_become_is_told_when_the_handler_is_registered() -> None:
     with pytest.raises(UsageError, match="handler h"):
         decoder_of(lambda: None, "handler h")
+
+
+class Prices(BaseModel):
+    of: dict[int | str, str]
+
+
+class Level(Enum):
+    ONE = "1"
+
+
+@dataclass
+class Placed:
+    prices: dict[Any, str]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {1: "a", "1": "b"},
+        {"items": [{"prices": {1: "a", "1": "b"}}]},
+        {"x": {Level.ONE: "a", "1": "b"}},
+        [{1: "a", "1": "b"}, 10**400],
+        Placed({1: "a", "1": "b"}),
+        Prices(of={1: "a", "1": "b"}),
+    ],
+)
+def test_two_keys_that_become_one_text_are_refused(payload: Any) -> None:
+    """A consumer got one of the two values, and the other one was lost."""
+    with pytest.raises(MessageRefused, match="two keys of a dict become '1', and a reader would"):
+        encode_payload(payload)
+
+
+def test_keys_that_are_numbers_are_written_as_texts() -> None:
+    payload = {1: "a", 2: "b", "3": {1: "c"}, "-4": 10**400}
+
+    body, _ = encode_payload(payload)
+
+    assert body == b'{"1":"a","2":"b","3":{"1":"c"},"-4":%d}' % 10**400
+    assert encode_payload('{"1": 1, "1": 2}') == (b'{"1": 1, "1": 2}', TEXT)

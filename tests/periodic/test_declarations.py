@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[Callable[..., Any] | Any, dict[str, Any], str]] = {
     "two ticks": (two_ticks, {}, "its parameter 'other' cannot be filled"),
     "an unknown annotation": (named_wrongly, {}, "import it at module level"),
     "no function": ("nightly", {}, "decorates a function, not 'nightly'"),
-    "a class": (Tick, {}, "decorates a function, not <class"),
+    "a class": (Tick, {}, "decorates a function, not the class Tick"),
     "a lambda without a name": (
         lambda: None,
         {},

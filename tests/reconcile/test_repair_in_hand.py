@@ -19,7 +19,7 @@ def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(wor
     repairs = [repair_of(world, stub, RepairAction.RESEND) for stub in (new, tried)]
     done = repaired(world, *repairs, is_following=True)
 
-    assert done == dict.fromkeys("ab", "the resend scheduler has it in hand; left alone")
+    assert done == dict.fromkeys("ab", "it is due already; nothing to change")
     assert world.rows(world.database.stubs) == before
 
 
@@ -36,7 +36,7 @@ def test_a_single_run_lets_the_scheduler_send_at_once_and_leaves_it_its_count(wo
     )
 
     assert done == {
-        "a": "the resend scheduler has it in hand; left alone",
+        "a": "it is due already; nothing to change",
         "b": "done",
         "c": "somebody is at work on it; left alone",
     }

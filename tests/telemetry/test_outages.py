@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.database.sql_database import Database
@@ -121,6 +121,32 @@ def test_a_busy_database_is_told_by_who_waits(caplog: pytest.LogCaptureFixture) 
     faults = FaultLog(logging.getLogger("reliable_mq.test"), "retention")
     faults.log_fault(OperationalError("INSERT", {}, cause))
     assert caplog.messages == ["retention: the database is busy: database is locked"]
+
+
+class Denied(Exception):
+    """An error of a driver of PostgreSQL."""
+
+    sqlstate = "42501"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [Denied("permission denied for table stubs"), Exception(1142, "UPDATE command denied to user")],
+)
+def test_a_right_that_is_missing_is_one_line_that_names_the_doctor(
+    caplog: pytest.LogCaptureFixture, cause: Exception
+) -> None:
+    faults = FaultLog(logging.getLogger("reliable_mq.test"), "resend")
+    for _ in range(3):
+        faults.log_fault(ProgrammingError("UPDATE stubs", {}, cause))
+
+    (record,) = caplog.records
+    assert record.exc_info is None
+    said = record.getMessage()
+    assert said.startswith("resend: the account lacks a right: ")
+    assert "denied" in said
+    assert "reliable-mq doctor --app MODULE:OBJECT has the statement that grants it" in said
+    assert "\n" not in said
 
 
 def test_only_a_lost_connection_was_told_by_it() -> None:

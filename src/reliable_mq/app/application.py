@@ -695,7 +695,7 @@ class ReliableMQ:
         return self._upkeep.run_once()
 
     def create_tables(self) -> list[str]:
-        """Create the missing tables; return the names of all our tables.
+        """Create the missing tables; return the names of those that were missing.
 
         With several databases, a name is `database.table`.
 

@@ -36,11 +36,13 @@ _UNSUPPORTED_SHOWN_MAX = 50  # unsupported properties that have a warning each
 def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
     """Return the settings, and a warning for each unsupported property.
 
-    A peer may send many such properties. Each of the first 50 has a warning that suggests the
-    nearest supported name; the search takes about 60 us each. One warning counts the rest.
+    A peer may send many such properties. Each of the first 50 has a warning, or is refused as a
+    misspelt one: the search for the nearest name takes about 60 us each. One warning counts the
+    rest.
 
     Raises:
-        ConfigurationError: when a value does not parse or is out of range.
+        ConfigurationError: when a value does not parse or is out of range, or a name is nearly that
+            of a supported property.
     """
     if properties.get("aclEnable", "").strip().lower() == "true":  # no warning: the door stays shut
         raise ConfigurationError(
@@ -61,7 +63,7 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     except msgspec.ValidationError as error:
         raise ConfigurationError(_invalid(supported, str(error))) from error
     _check(config)
-    return config, warnings
+    return config, warnings + _idle_quotas(config)
 
 
 def port_for_slaves(properties: Mapping[str, str], port: int) -> dict[str, str]:
@@ -79,10 +81,14 @@ def _sounds_like_access(name: str) -> bool:
 
 
 def _refuse_misspelt_access(name: str) -> None:
-    """Refuse a name that is nearly one of access control: with a warning, the door stays open."""
-    close = difflib.get_close_matches(name, _OF_ACCESS, n=1, cutoff=0.9)
+    """Refuse a name that is nearly one of access control, also as the last of many."""
+    close = difflib.get_close_matches(name, _OF_ACCESS, n=1, cutoff=_MISSPELT)
     if close:
-        raise ConfigurationError(f"{name}: unknown; did you mean {close[0]}?")
+        raise ConfigurationError(_misspelt(name, close[0]))
+
+
+def _misspelt(name: str, close: str) -> str:
+    return f"{name}: there is no such property; did you mean {close}?"
 
 
 def _secret(kind: type, text: object) -> object:
@@ -99,6 +105,27 @@ def _secret_text(value: object) -> str:
     raise NotImplementedError
 
 
+_MISSPELT = 0.85
+"""The least likeness of two names, by difflib, of which one is a misspelt form of the other."""
+_OF_APACHE = frozenset(
+    {
+        *("accessMessageInMemoryHotRatio", "brokerIP2", "flushConsumerOffsetHistoryInterval"),
+        *("mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt"),
+        *("mapperFileSizeBatchConsumeQueue", "minInSyncReplicas", "waitTimeMillsInAckQueue"),
+        *("ackThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity"),
+        *("putThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity"),
+        *("replyThreadPoolQueueCapacity",),
+    }
+)
+"""Properties of Apache's brokers, of the releases from 4.0 to 5.4, that are so like one of ours.
+
+A file of theirs is read with a warning for each.
+"""
+_READ_ELSEWHERE = (
+    *("bindAddress", "storePathRootDir"),
+    *("maxBrokers", "maxBrokersOfConnection", "maxRegisteredTopics"),
+)
+"""Properties that others take out before these are read."""
 _OF_ACCESS = (
     *SECRET_PROPERTIES,
     *("authenticationEnabled", "authenticationWhitelist"),
@@ -146,10 +173,31 @@ def shown_properties(config: BrokerConfig) -> dict[str, object]:
 
 
 def _unsupported(name: str, known: list[str]) -> str:
+    """Return a warning of an unknown property.
+
+    Raises:
+        ConfigurationError: it is a misspelt one of `known`.
+    """
     name = cut(name, _SHOWN_MAX)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    spelt = {each.lower(): each for each in (*known, *_READ_ELSEWHERE)}
+    close = difflib.get_close_matches(name.lower(), list(spelt), n=1)
+    hint = f"; did you mean {spelt[close[0]]}?" if close else ""
+    is_other = name in _OF_APACHE or name in _READ_ELSEWHERE
+    if close and not is_other and _likeness(close[0], name.lower()) >= _MISSPELT:
+        raise ConfigurationError(_misspelt(name, spelt[close[0]]))
     return f"{name}: this property is not supported and has no effect{hint}"
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _idle_quotas(config: BrokerConfig) -> list[str]:
+    """Return a warning if users have quotas, but nobody is a user."""
+    limits = (config.user_messages_max, config.user_bytes_max, config.user_quotas)
+    if config.authenticates or not any(limits):
+        return []
+    return ["quotas of users have no effect without access control: set authenticationEnabled=true"]
 
 
 def _invalid(properties: Mapping[str, str], reason: str) -> str:

@@ -33,6 +33,9 @@ Never remove a row: an old command line keeps working.
 
 _APP = "--app"
 _APPLICATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_LEAVE_OUT = ", or leave it out"
+_MAY_BE_EMPTY = frozenset({"note"})
+"""Options with a text that may have no characters."""
 _NEVER_AN_APPLICATION = frozenset({"topic", "group", "source", "target", "message_ids"})
 """Arguments that have no colon."""
 
@@ -67,6 +70,15 @@ def _meant(typed: str, options: Sequence[str]) -> str:
     return words[close[0]] if close else ""
 
 
+def _empty(param: Any) -> str:
+    """Return what is wrong with a word that is empty."""
+    wanted = (param.metavar or "").strip("[]")
+    if param.param_type_name == "argument":
+        given = f"{wanted or param.name.upper()} is empty: give one"
+        return given + ("" if param.required else _LEAVE_OUT)
+    return f"{param.opts[0]} is empty: give {wanted or 'a value'}{_LEAVE_OUT}"
+
+
 class VerbCommand(TyperCommand):
     """A command that understands the old names of its options, with one warning for each.
 
@@ -77,11 +89,12 @@ class VerbCommand(TyperCommand):
         """Parse the command line after its old names were replaced.
 
         Raises:
-            UsageError: what has to be an option was typed as an argument, or an option has no
-                effect.
+            UsageError: what has to be an option was typed as an argument, an option has no effect,
+                or a word is empty.
         """
         current = self._with_current_names(args)
         rest: list[str] = super().parse_args(ctx, self._with_application(current))
+        self._refuse_empty_words(ctx)
         if self._is_typed(ctx, "application", "argument") and self._is_typed(ctx, "table_prefix"):
             raise UsageError(
                 "--table-prefix is for --db: the application says its own (setting table_prefix)"
@@ -108,6 +121,21 @@ class VerbCommand(TyperCommand):
             for name in (*param.opts, *param.secondary_opts)
             if name.startswith("-")
         }
+
+    def _refuse_empty_words(self, ctx: Any) -> None:
+        """Refuse an empty word: it comes from a variable of a script that is not set.
+
+        Without a check, an empty filter would choose everything.
+        """
+        for param in () if ctx.resilient_parsing else self.params:
+            value = ctx.params.get(param.name)
+            words = [value] if isinstance(value, str) else value
+            if param.name in _MAY_BE_EMPTY or not isinstance(words, list | tuple):
+                continue
+            if self._is_typed(ctx, param.name) and any(
+                isinstance(each, str) and not each.strip() for each in words
+            ):
+                raise UsageError(_empty(param))
 
     def _is_typed(self, ctx: Any, *names: str) -> bool:
         sources = [ctx.get_parameter_source(name) for name in names if name in ctx.params]

@@ -14,7 +14,7 @@ def command(
     wait: options.Wait = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Create the missing tables in an application's databases."""
+    """Create the missing tables in an application's databases, and print their names."""
     if wait:
         options.wait_for_databases(place)
     if place.db:
@@ -26,6 +26,6 @@ def command(
         names = mq.create_tables()
         mq.close()
     if as_json:
-        say_json({"tables": names})
+        say_json({"created": names})
     else:
-        say(f"tables: {', '.join(names)}")
+        say(f"created: {', '.join(names)}" if names else "all tables are there")

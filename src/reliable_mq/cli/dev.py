@@ -99,15 +99,12 @@ def _words(option: str, line: str) -> list[str]:
     """Return the words of a command.
 
     Raises:
-        UsageError: there are none, or a quotation does not end.
+        UsageError: a quotation does not end.
     """
     try:
-        words = shlex.split(line)
+        return shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{option} {line!r:.200}: {error}; quote it as in a shell") from error
-    if not words:
-        raise UsageError(f"{option} is empty: give a command, such as 'alembic upgrade head'")
-    return words
 
 
 class DevRun:

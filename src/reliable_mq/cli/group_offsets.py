@@ -64,7 +64,7 @@ def progress(
     if as_json:
         sums = {name: getattr(answers.value, name) for name in ("lag", "in_flight", "per_second")}
         say_json({"queues": rows, **sums})
-    else:
+    elif rows or not failures:  # a broker that does not answer may have offsets
         none = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
         print_rows(rows, QUEUES if members else QUEUES[:-1], none=none)
         say(

@@ -234,8 +234,6 @@ def _check_broker(broker: str, repair: str, *, is_read: bool) -> None:
 
 
 def _check_out(out: str) -> None:
-    if not out:
-        raise ConfigurationError("--out is empty: give the folder, or the URI, of the reports")
     folder = Path(out.removeprefix("file://"))
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"--out: {folder} is a file, not a folder")

@@ -58,8 +58,6 @@ def show(
     It asks all databases of an application, unless one is named, and the brokers. If several
     messages have the key, it lists them. Exits with 1 if the brokers do not answer.
     """
-    if not message_id.strip():
-        raise UsageError("MESSAGE is empty: give the message id, or the message key")
     with opened(place, name=database_name, broker=broker) as found:
         asked = [found.database] if database_name else list(found.databases.values())
         ids = ids_of(asked, found, message_id) or [message_id]

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from reliable_mq.client.checked import check_fields, is_number
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.consume.payload import Decoder, decoder_of
+from reliable_mq.decorated import annotations_of, check_function
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeyReader
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
@@ -42,15 +43,12 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     """Read a handler's parameters: the payload, a `Session` or `AsyncSession`, a `ReceivedMessage`.
 
     Raises:
-        UsageError: when a parameter cannot be filled or an annotation cannot be read.
+        UsageError: when it is no function, a parameter cannot be filled or an annotation cannot be
+            read.
     """
-    if not callable(function):
-        raise UsageError(f"a handler is a def or an async def, not {function!r:.100}")
+    check_function(function, "a handler is")
     name = getattr(function, "__qualname__", repr(function))
-    try:
-        hints = get_type_hints(function)
-    except NameError as error:
-        raise UsageError(f"handler {name}: {error}; import it at module level") from error
+    hints = annotations_of(function, f"handler {name}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(f"handler {name}: it yields, so calling it would not run it")
     is_async = inspect.iscoroutinefunction(function)

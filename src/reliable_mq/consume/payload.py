@@ -7,12 +7,13 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, is_typeddict
 
 import msgspec
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
+from reliable_mq.plain_text import a_kind
 
 Decoder = Callable[[bytes, str], Any]
 """(body, content type or "") -> payload. Raises PayloadInvalid, or SchemaTooNew."""
@@ -48,16 +49,28 @@ def decoder_of(wanted: Any, owner: str) -> Decoder:
 
 
 def _from_json(wanted: Any, members: tuple[Any, ...], owner: str) -> FromJson:
+    if dataclasses.is_dataclass(wanted) and not isinstance(wanted, type):
+        raise UsageError(
+            f"{owner}: give the type of payloads, not {a_kind(wanted)}: {wanted!r:.100}"
+        )
     # Our bodies use the field names of the class; bodies of other clients may use aliases.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
     if any(map(_is_pydantics, (wanted, *members))):
-        reader = _reader_of_base64(wanted)
+        try:
+            reader = _reader_of_base64(wanted)
+        except PydanticUserError as error:
+            raise _impossible(owner, wanted, error) from error
         return _checked(partial(reader.validate_json, by_alias=True, by_name=True))
     try:
         return _checked(msgspec.json.Decoder(wanted).decode)
     except TypeError as error:
-        raise UsageError(f"{owner}: no payload can be a {wanted!r}: {error}") from error
+        raise _impossible(owner, wanted, error) from error
+
+
+def _impossible(owner: str, wanted: Any, error: Exception) -> UsageError:
+    said = str(error).partition("\n")[0]  # pydantic explains in further lines
+    return UsageError(f"{owner}: no payload can be a {wanted!r:.200}: {said}")
 
 
 def _reader_of_base64(wanted: Any) -> SchemaValidator:

@@ -253,8 +253,8 @@ class FlaskMQ:
         @group.command("create-tables")
         def create_tables() -> None:
             """Create the tables that are missing."""
-            for name in self.mq.create_tables():
-                print(name)
+            made = self.mq.create_tables()
+            print("\n".join(made) or "all tables are there")
 
         return group
 

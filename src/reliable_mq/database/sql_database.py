@@ -75,8 +75,8 @@ class Database:
         by_day: whether stubs and consume logs are partitioned by day (PostgreSQL). Default False.
 
     Raises:
-        ConfigurationError: the URL is missing, malformed or of an unsupported database, or the
-            prefix cannot begin a table's name.
+        ConfigurationError: the URL is missing, malformed, of an unsupported database or names a
+            folder, or the prefix cannot begin a table's name.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Database:
         self.url = checked_url(url)
         name = self.url.get_backend_name()
         self.dialect = dialect_family(name)
+        self._check_no_folder()
         self._drivers = known_drivers(name)
         self._connections = connections
         self.prefix = prefix
@@ -228,7 +229,7 @@ class Database:
         return DayPartitions(self.engine, (self.stubs, self.logs))
 
     def create_tables(self) -> list[str]:
-        """Create the missing tables; return the names of all our tables.
+        """Create the missing tables; return the names of those that were missing, sorted.
 
         Raises:
             ConfigurationError: there are tables of an older release; migrate them. SQLite: the
@@ -236,14 +237,14 @@ class Database:
         """
         self.check_folder()
         with self.engine.connect() as connection, lock_tables(connection, self.prefix):
-            create_and_note(connection, self.metadata, self.prefix)
+            made = create_and_note(connection, self.metadata, self.prefix)
             connection.commit()
         if self.by_day:
             days = self.day_partitions()
             days.check()
             days.ensure(self.clock.measured_now())
         self.identity.value()
-        return sorted(self.metadata.tables)
+        return sorted(made)
 
     def check_tables(self) -> None:
         """Check that all our tables exist in this release's form; measure the database's clock.
@@ -277,6 +278,13 @@ class Database:
         if self.dialect == "sqlite" and not file.startswith("file:") and not Path(file).exists():
             name = min(self.metadata.tables)
             raise ConfigurationError(f"there is no file {file}; {missing_table_text(name)}")
+
+    def _check_no_folder(self) -> None:
+        file = self.url.database or ""
+        if self.dialect == "sqlite" and Path(file).is_dir():
+            raise ConfigurationError(
+                f"database={shown_url(self.url)}: {file} is a folder: name a file in it"
+            )
 
     def check_folder(self) -> None:
         """Check that the folder of an SQLite file exists: SQLite makes the file, not the folder.

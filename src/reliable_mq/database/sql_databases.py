@@ -52,6 +52,10 @@ class Databases(Mapping[str, Database]):
         connections_of: returns how many connections a database needs, by its name.
         on_made: called with each database when it is made.
         make: makes a database of its name, its URL and the options of `Database`.
+
+    Raises:
+        ConfigurationError: a URL is malformed, or of an unsupported database. A missing one is an
+            error at the first use.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class Databases(Mapping[str, Database]):
         self._urls = dict(settings.databases)
         if settings.database or not self._urls:
             self._urls = {MAIN_DATABASE: settings.database, **self._urls}
+        for name, url in self._urls.items():
+            _check(name, url)
         self._made: dict[str, Database] = {}
         self._known: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 
@@ -144,7 +150,7 @@ class Databases(Mapping[str, Database]):
         return self._known[engine]
 
     def create_tables(self) -> list[str]:
-        """Create the missing tables; return the names of all our tables.
+        """Create the missing tables; return the names of those that were missing.
 
         With several databases, a name is `database.table`.
         """
@@ -191,6 +197,16 @@ class Databases(Mapping[str, Database]):
         """Close the connections that the running event loop has made."""
         for each in self._made.values():
             await each.close_async()
+
+
+def _check(name: str, url: str) -> None:
+    try:
+        if url:
+            checked_url(url)
+    except ConfigurationError as error:
+        if name == MAIN_DATABASE:  # the text names the setting
+            raise
+        raise ConfigurationError(f"databases: {name!r}: {error}") from error
 
 
 def _engine_of(bound: Session | AsyncSession | Connection | AsyncConnection) -> Engine | None:

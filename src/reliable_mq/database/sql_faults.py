@@ -37,6 +37,8 @@ _MYSQL_DOWN = frozenset(
     | {1021, 1114, 1206}  # no room on the disk, in a table, for locks
     | {0, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2045, 2055}  # the driver's: no connection
 )
+_RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
+_MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
 _MYSQL_OPTION_PREVENTS = 1290  # --read-only on a former primary; also other options
 
 
@@ -71,6 +73,13 @@ def is_database_busy(error: BaseException) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
     return sqlstate_of(error.orig) in _BUSY_STATES or mysql_code(error) in _MYSQL_BUSY
+
+
+def is_right_missing(error: BaseException) -> bool:
+    """Return whether the account may not run the statement."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return sqlstate_of(error.orig) == _RIGHT_STATE or mysql_code(error) in _MYSQL_RIGHTS
 
 
 def is_row_refused(error: BaseException) -> bool:
@@ -120,6 +129,11 @@ def known_fault(error: BaseException) -> str | None:
         return f"the database cannot be reached: {fault_line(error)}"
     if is_database_busy(error):
         return f"the database is busy: {fault_line(error)}"
+    if is_right_missing(error):
+        return (
+            f"the account lacks a right: {fault_line(error)}; reliable-mq doctor --app "
+            "MODULE:OBJECT has the statement that grants it"
+        )
     if is_missing_table(error):
         return (
             f"a table is missing: {fault_line(error)}; for one of ours call mq.create_tables() "

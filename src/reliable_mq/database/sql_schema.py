@@ -81,8 +81,8 @@ def check_revision(connection: Connection, prefix: str) -> str | None:
     return there
 
 
-def create_missing(connection: Connection, metadata: MetaData) -> None:
-    """Create the missing tables and indexes; existing ones stay unchanged.
+def create_missing(connection: Connection, metadata: MetaData) -> list[str]:
+    """Create the missing tables and indexes; return the names of the tables that were missing.
 
     A table and its indexes are several statements, and MySQL commits each. If a process dies
     between two of them, the next process continues.
@@ -90,7 +90,8 @@ def create_missing(connection: Connection, metadata: MetaData) -> None:
     Raises:
         ConfigurationError: an existing table lacks a column; nothing was created.
     """
-    for each in differences(connection, metadata):
+    found = differences(connection, metadata)
+    for each in found:
         if each.kind == "column":
             raise ConfigurationError(
                 f"{each}: the table is of another release, or not ours. If it is of another "
@@ -106,20 +107,26 @@ def create_missing(connection: Connection, metadata: MetaData) -> None:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if is_on(index, dialect) and index.name not in there:
                 connection.execute(CreateIndex(index))
+    return [each.table for each in found if each.kind == "table"]
 
 
-def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> None:
+def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> list[str]:
     """Create what is missing, and record the revision; for users without Alembic.
+
+    Return the names of the tables that were missing.
 
     Raises:
         ConfigurationError: existing tables are not of this release; nothing was created.
     """
     noted = check_revision(connection, prefix)
-    create_missing(connection, metadata)
+    made = create_missing(connection, metadata)
     if noted is None:
         versions = version_table(prefix)
+        if not inspect(connection).has_table(versions.name):
+            made.append(versions.name)
         versions.create(connection, checkfirst=True)
         connection.execute(insert(versions), {"version_num": REVISION})
+    return made
 
 
 def differences(connection: Connection, metadata: MetaData) -> list[SchemaDifference]:

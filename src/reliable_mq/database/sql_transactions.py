@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
+from reliable_mq.database.sql_one_writer import begin_writing
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
 from reliable_mq.telemetry import application_events
 
@@ -65,7 +66,7 @@ def make_sqlite_durable(engine: Engine) -> None:
         if driver.text_factory is not factory:
             driver.text_factory = factory
         if not READS_ONLY.items() <= options.items():
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            begin_writing(connection)
 
 
 def use_write_ahead_log(cursor: Any) -> None:

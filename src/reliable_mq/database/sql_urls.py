@@ -32,7 +32,7 @@ def checked_url(url: str) -> URL:
     try:
         parsed = whole_url(url)
     except NotAPlace as error:
-        raise ConfigurationError(f"the URL of the database cannot be read: {error}") from None
+        raise ConfigurationError(f"database: its URL cannot be read: {error}") from None
     except ArgumentError:  # do not show the text: it may contain a password
         raise ConfigurationError(
             "database= is not an SQLAlchemy URL: write one like"
@@ -64,12 +64,12 @@ def _check_file_can_be(url: URL) -> None:
     """Check that a URL of SQLite names a plain file."""
     if url.drivername not in _SQLITE_DRIVERS:
         raise ConfigurationError(
-            f"{url.drivername}:// is not supported: SQLite's own library is used, which reads no "
-            "encrypted file and asks no server; use sqlite:///file.db"
+            f"database: {url.drivername}:// is not supported: SQLite's own library is used, which "
+            "reads no encrypted file and asks no server; use sqlite:///file.db"
         )
     if _is_in_memory(url):
         raise ConfigurationError(
-            "an SQLite database in memory is lost with its connection; use a file"
+            "database: an SQLite database in memory is lost with its connection; use a file"
         )
 
 

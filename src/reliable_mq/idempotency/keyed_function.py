@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.client.checked import check_value
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
+from reliable_mq.decorated import annotations_of, check_function
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.callers_sessions import (
@@ -108,8 +109,7 @@ class KeyedFunction:
         compare: Source | Sequence[str] | None,
         window: float,
     ) -> None:
-        if not callable(function):
-            raise UsageError(f"decorate a def or an async def, not {function!r:.100}")
+        check_function(function, "decorate")
         self.name = getattr(function, "__qualname__", repr(function))
         check_value(f"{self.name}: scope", scope, str)
         self.function = function
@@ -124,7 +124,7 @@ class KeyedFunction:
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UsageError(f"{self.name}: it yields; a generator's result cannot be stored")
-        hints = self._hints(function)
+        hints = annotations_of(function, self.name)
         given = self._whole = inspect.signature(function)
         self.session = self._filled(given, hints, Session | AsyncSession)
         self.told = self._filled(given, hints, IdempotentCall)
@@ -311,16 +311,6 @@ class KeyedFunction:
                     else f"a def takes a {what}"
                 )
                 raise UsageError(f"{self.name}: {takes}")
-
-    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
-        try:
-            return get_type_hints(function)
-        except NameError as error:
-            raise UsageError(f"{self.name}: {error}; import it at module level") from error
-        except TypeError as error:
-            raise UsageError(
-                f"{self.name}: it has no annotations to read: decorate a def or an async def"
-            ) from error
 
     def _source(self, source: Source, what: str) -> Callable[[inspect.BoundArguments], object]:
         if callable(source):

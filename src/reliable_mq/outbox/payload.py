@@ -1,6 +1,8 @@
 """Turn payloads into bytes. Receives an application's payload; returns a body and content type."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -20,6 +22,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
+_KEY_OF_NUMBER = re.compile(rb'"-?[0-9][^"]*":')
 _DEPTH_MAX = 20
 _encode_json = msgspec.json.Encoder().encode
 
@@ -34,10 +37,13 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
 
     Raises:
         MessageRefused: the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB. A
-            float that is no number, or infinite, cannot be written: it would become null.
+            float that is no number, or infinite, cannot be written: it would become null. Two keys
+            of a dict with one text, such as 1 and "1", cannot either: a reader keeps one of them.
         UsageError: the content type is malformed, or given for a payload that is JSON.
     """
     body, natural = _encode(payload)
+    if natural not in (BYTES, TEXT) and _KEY_OF_NUMBER.search(body):
+        _refuse_twins(payload, body)
     if content_type:
         natural = _chosen(content_type, payload)
     if b"null" in body and (number := not_a_number_in(payload)):
@@ -53,6 +59,27 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
             "store it elsewhere and send a link to it"
         )
     return body, natural
+
+
+def _refuse_twins(payload: Any, body: bytes) -> None:
+    """Refuse an object of JSON that has a key twice.
+
+    Keys of a dict are unique, but keys that are no texts may become the text of another one.
+    """
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            twin = next(key for key in keys if keys.count(key) > 1)
+            raise MessageRefused(
+                f"{a_kind(payload)} cannot be written as JSON: two keys of a dict become {twin!r}, "
+                "and a reader would keep one of them; let the keys have one type"
+            )
+
+    try:
+        json.loads(body, object_pairs_hook=check, parse_int=str, parse_float=str)
+    except RecursionError:  # so deep, it is read by nobody
+        return
 
 
 def _chosen(content_type: str, payload: Any) -> str:

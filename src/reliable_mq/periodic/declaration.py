@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from reliable_mq.decorated import annotations_of, check_function
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name
@@ -102,8 +103,7 @@ def periodic_message(
         UsageError: the function cannot be called, or an argument is wrong.
         ConfigurationError: a name is not legal.
     """
-    if not callable(function) or inspect.isclass(function):
-        raise UsageError(f"@mq.periodic decorates a function, not {function!r:.100}")
+    check_function(function, "@mq.periodic decorates", "a function")
     if name is None:
         name = getattr(function, "__name__", "")
     check_name("periodic message", name, GROUP_LENGTH_MAX)
@@ -154,10 +154,7 @@ def _parameters_of(function: Callable[..., Any], what: str) -> tuple[str | None,
             f"{what}: its function is an async def: write a def that makes the payload; what must "
             "be awaited belongs into a consumer of the topic"
         )
-    try:
-        hints = get_type_hints(function)
-    except NameError as error:
-        raise UsageError(f"{what}: {error}; import it at module level") from error
+    hints = annotations_of(function, what)
     found: dict[type, str] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name)

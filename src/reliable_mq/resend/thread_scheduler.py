@@ -13,8 +13,8 @@ from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
 
-SUM_SECONDS = 60.0
-"""Seconds between two log lines that sum up the work."""
+SUM_SECONDS_MIN, SUM_SECONDS_MAX = 1.0, 60.0
+"""Seconds between two log lines that sum up the work: of a scheduler with little, with much."""
 _TOLD = ("sent", "failed", "confirmed", "escalated")
 """Fields of `ResendCounts` that are logged: changes. A claim that only waits is no change."""
 SOON_SECONDS = 0.05
@@ -52,7 +52,10 @@ def run_forever(
 class SumLog:
     """Logs the sums of many runs in one line. Each single run is a line of level DEBUG.
 
-    Invariant: two lines are at least `SUM_SECONDS` apart, and no counted change is lost.
+    What is done now and then is told at once. While there is always something, the time between two
+    lines doubles, up to a minute.
+
+    Invariant: two lines are at least `SUM_SECONDS_MIN` apart, and no counted change is lost.
 
     Args:
         log: the logger that gets the lines.
@@ -61,6 +64,7 @@ class SumLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._sums = dict.fromkeys(_TOLD, 0)
+        self._apart = SUM_SECONDS_MIN
         self._due: float | None = None  # when the next line may be written
 
     def add(self, counts: ResendCounts, now: float) -> None:
@@ -74,7 +78,9 @@ class SumLog:
         if any(self._sums.values()) and (self._due is None or now >= self._due):
             application_events.RESEND_DONE.log(self._log, counts=_counted(self._sums))
             self._sums = dict.fromkeys(_TOLD, 0)
-            self._due = now + SUM_SECONDS
+            has_rested = self._due is None or now > self._due + SUM_SECONDS_MAX
+            self._apart = SUM_SECONDS_MIN if has_rested else min(2 * self._apart, SUM_SECONDS_MAX)
+            self._due = now + self._apart
 
 
 def _counted(numbers: Mapping[str, int]) -> str:

@@ -45,6 +45,7 @@ from reliable_mq.runtime.slave_door import is_bare, slave_door
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
+from reliable_mq.telemetry.outages import FaultRate
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
@@ -327,6 +328,7 @@ class _TableFollower:
         self._registrar = registrar
         self.master = MasterState()  # learns where the master's log ends
         self._address = ""  # of the master of the last round
+        self._faults = FaultRate()
 
     async def log_range(self) -> tuple[int, int]:
         """Return where the master's log begins and ends.
@@ -364,7 +366,8 @@ class _TableFollower:
                 except _FAULTS as error:
                     known.failure = str(error)
                     self._tables.lost()
-                    broker_events.MASTER_TABLES_REFUSED.log(log, master=address, error=error)
+                    if self._faults.count_fault(address, time.monotonic()) is not None:
+                        broker_events.MASTER_TABLES_MISSED.log(log, master=address, error=error)
             await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
 
     async def _take(self, address: str) -> bool:

@@ -242,8 +242,8 @@ MASTER_UNKNOWN = warning(
     "both sides must be the same",
 )
 MASTER_LOST = warning("master_lost", "master %(master)s is not followed: %(reason)s")
-MASTER_TABLES_REFUSED = warning(
-    "master_tables_refused",
+MASTER_TABLES_MISSED = warning(
+    "master_tables_missed",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
 LOG_TRUNCATED = warning(

@@ -4,7 +4,7 @@ Source: `java.util.Properties`, Apache RocketMQ `MixAll`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -14,17 +14,25 @@ def parse_properties(text: str) -> dict[str, str]:
     backslash at the end of a line continues the line. A backslash before any other character is
     removed, and the character stays.
     """
-    pairs: dict[str, str] = {}
+    return {_unescape(name): _unescape(value) for name, _, value in _lines_of(text)}
+
+
+def names_without_sign(text: str) -> list[str]:
+    """Return the names of a broker.conf that neither `=` nor `:` follows."""
+    return [_unescape(name) for name, sign, _ in _lines_of(text) if not sign]
+
+
+def _lines_of(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, sign and value of each line, with their backslashes."""
     lines = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text.replace("\r\n", "\n"))
     for line in lines.splitlines():
         stripped = line.strip()
         if stripped and stripped[0] not in "#!":
-            name, value = _NAME_AND_VALUE.match(stripped).groups()  # type: ignore[union-attr]
-            pairs[_unescape(name)] = _unescape(value)
-    return pairs
+            name, sign, value = _LINE.match(stripped).groups()  # type: ignore[union-attr]
+            yield name, sign, value
 
 
-_NAME_AND_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_LINE = re.compile(r"((?:\\.|[^\\=:\s])*)\s*([=:]?)\s*(.*)", re.DOTALL)
 
 
 def _unescape(text: str) -> str:

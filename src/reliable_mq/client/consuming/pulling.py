@@ -161,13 +161,14 @@ def _move(
             return 0.0
         if offset < assigned.next_offset:
             return group.settings.pull_retry_seconds_max
-    client_events.OFFSET_CHANGED.log(
-        log,
-        group=group.name,
-        **queue_facts(assigned.queue),
-        offset=offset,
-        expected=assigned.next_offset,
-    )
+    if offset != assigned.next_offset:  # a reset may lead to where the group is
+        client_events.OFFSET_CHANGED.log(
+            log,
+            group=group.name,
+            **queue_facts(assigned.queue),
+            offset=offset,
+            expected=assigned.next_offset,
+        )
     if reply.remark == _DELETED:
         assigned.skip_to(offset)
     elif group.polled:  # handled messages do not count any more: begin again

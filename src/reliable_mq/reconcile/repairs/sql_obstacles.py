@@ -17,7 +17,7 @@ GONE = "the stub is gone"
 _MOVED = "the stub moved since; left alone"
 _SETTLED = "the stub is settled; left alone"
 _OTHERS = "another required group may still consume it; left alone"
-_WAITS = "the resend scheduler has it in hand; left alone"
+_WAITS = "it is due already; nothing to change"
 _TOLD = "a person was told of it; left alone"
 _NO_BROKER = "no ledger names the broker; give --broker-name"
 
