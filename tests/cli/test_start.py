@@ -17,7 +17,7 @@ SERVER, CLIENT, APP = "broker_core.requests.handlers", "client.asyncio_client", 
 HEAVY = (
     *("alembic", "asyncio", "jinja2", "numpy", "opentelemetry.sdk", "pandas", "prometheus_client"),
     *("psycopg", "pyarrow", "pydantic", "pyspark", "redis", "rich", "rich.progress", "sqlalchemy"),
-    *("sqlalchemy.dialects.mysql", "sqlalchemy.dialects.postgresql", "uvloop", "watchfiles"),
+    *("sqlalchemy.dialects.mysql", "uvloop", "watchfiles"),
     *(f"reliable_mq.{each}" for each in (SERVER, CLIENT, APP, "reconcile.judgement.verdict")),
 )
 """What takes five milliseconds or more."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.database.sql_types import MYSQL, dialect_family
@@ -77,9 +78,6 @@ def _check_query(url: URL) -> None:
     if not values and "port" not in url.query:
         return
     try:
-        # Imported late: only hosts in the query need it.
-        from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg  # noqa: PLC0415
-
         dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
         _, read = dialect.create_connect_args(url)
     except (ArgumentError, ValueError):

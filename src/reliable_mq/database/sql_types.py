@@ -1,6 +1,6 @@
 """Column types of our tables, conditions and dialects, and the error for missing tables.
 
-Imports no dialect of SQLAlchemy: each brings its drivers, and an application uses one of three.
+Imports no dialect of SQLAlchemy: each brings all its drivers. An application uses one of them.
 """
 
 import re
