@@ -28,6 +28,10 @@ else
 SAME = true
 endif
 
+# Python keeps what it has compiled, also where the environment forbids it: tests and demo start hundreds of processes,
+# and each would compile everything again.
+export PYTHONDONTWRITEBYTECODE =
+
 # make demo ORDERS=155848 SEED=7 LOSE=3
 ORDERS ?=
 SEED   ?=

@@ -33,6 +33,7 @@ MEASUREMENTS = (
     "client_failover",
     "client_memory",
     "client_idle",
+    "start_cost",
 )
 NEED_JAVA = {"send_throughput", "pair_throughput", "consume_throughput"}
 NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}

@@ -285,6 +285,24 @@ def attacks_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def start_table(results: dict[str, Any]) -> str:
+    """One line per start: medians of processor seconds and seconds, for what the start finds."""
+    rounds = results["rounds"]
+    states = list(dict.fromkeys(each["state"] for each in rounds))
+    columns = [f"{state}: {unit}" for state in states for unit in ("processor s", "s")]
+    rows: list[tuple[str, ...]] = [("start", *columns, "bar")]
+    for what in dict.fromkeys(each["what"] for each in rounds):
+        of_start = {each["state"]: each for each in rounds if each["what"] == what}
+        cells = [
+            f"{median(of_start[state][name]):.2f}"
+            for state in states
+            for name in ("processor_seconds", "seconds")
+        ]
+        bar = next(iter(of_start.values()))["bar"]
+        rows.append((what, *cells, "" if bar is None else f"<= {bar:g}"))
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "pair-sync": send_table,
@@ -294,6 +312,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "kills": kill_table,
     "kills-pair": kill_pair_table,
     "idle": idle_table,
+    "start": start_table,
     "scale": scale_table,
     "orders": orders_table,
     "resend": figures_table,

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
@@ -29,6 +30,10 @@ from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 if TYPE_CHECKING:
     from tests.work_order import LongestFirst
+
+# See the Makefile: this holds where pytest is called directly.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _database_numbers = itertools.count(1)
 _names = itertools.count(1)

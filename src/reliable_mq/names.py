@@ -1,4 +1,4 @@
-"""Names of topics, consumer groups and tags: legal names, prefixes and tag filters."""
+"""Names of topics, consumer groups, tags and tables: legal names, prefixes and tag filters."""
 
 from collections.abc import Hashable
 from functools import lru_cache
@@ -8,6 +8,7 @@ from reliable_mq.errors import ConfigurationError
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 EVERY_TAG = "*"
+TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 
 _LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

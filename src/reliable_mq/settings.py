@@ -26,10 +26,10 @@ from pydantic_settings import (
 )
 
 from reliable_mq import old_names
-from reliable_mq.database.sql_types import TABLE_PREFIX_PATTERN
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import meant
+from reliable_mq.names import TABLE_PREFIX_PATTERN
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.setting_faults import fault_of, not_json
 from reliable_mq.signature import signer_of

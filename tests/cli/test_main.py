@@ -25,7 +25,6 @@ from reliable_mq.errors import ConfigurationError, ConnectionLost
 from reliable_mq.extras import EXTRA_OF_MODULE
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("pyspark", "sqlalchemy", "pandas", "pyarrow", "redis")
 
 
 def reliable_mq(*words: str) -> subprocess.CompletedProcess[str]:
@@ -116,19 +115,6 @@ def test_a_command_ends_with_the_code_that_it_says(
 
     assert ended.value.code == code
     assert capfd.readouterr().err == told
-
-
-def test_a_broker_does_not_wait_for_what_it_does_not_need() -> None:
-    code = (
-        "import sys; from reliable_mq.cli.main import build_app; build_app(['broker']);"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
-
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-
-    assert loaded.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", VERBS)

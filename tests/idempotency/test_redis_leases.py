@@ -11,7 +11,8 @@ from tests.waiting import eventually
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import Claim, LeaseAnswer
-from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
+from reliable_mq.idempotency.lease_store import key_of
+from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.testing.local_servers import LocalValkey
 
 KEY = key_of("payments", "A" * 32)

@@ -10,8 +10,10 @@ from redis.exceptions import ConnectionError as RedisAway
 from redis.exceptions import NoScriptError, ResponseError
 from tests.waiting import eventually
 
+from reliable_mq.app.redis_late import open_leases
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
-from reliable_mq.idempotency.redis_leases import RedisLeases, claim_of, key_of, redis_leases
+from reliable_mq.idempotency.lease_store import key_of
+from reliable_mq.idempotency.redis_leases import RedisLeases, claim_of
 from reliable_mq.idempotency.redis_servers import Script, ScriptCall
 from reliable_mq.settings import Settings
 
@@ -265,8 +267,8 @@ def test_an_application_without_redis_has_no_leases(monkeypatch: pytest.MonkeyPa
         return Servers()
 
     monkeypatch.setattr("reliable_mq.idempotency.redis_leases.servers_of", servers_of)
-    assert redis_leases(Settings()) is None
-    assert redis_leases(Settings(redis="redis://a", redis_timeout_seconds=2.5)) is not None
+    assert open_leases(Settings()) is None
+    assert open_leases(Settings(redis="redis://a", redis_timeout_seconds=2.5)) is not None
     assert asked == [("redis://a", 2.5)]
     RedisLeases("redis://b", duplicate_window=60.0)
     assert asked[1] == ("redis://b", 1.0)

@@ -16,8 +16,10 @@ from tests.waiting import eventually, until
 from reliable_mq.doctor.finding import Level
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import Claim, LeaseAnswer
-from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
-from reliable_mq.idempotency.redis_servers import hidden, servers_of
+from reliable_mq.idempotency.lease_store import key_of
+from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.idempotency.redis_servers import servers_of
+from reliable_mq.idempotency.redis_urls import hidden
 from reliable_mq.testing.local_valkey_groups import LocalValkeyCluster, LocalValkeySentinel
 
 LONG = 600.0

@@ -11,10 +11,10 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.redis_servers import (
     ScriptCall,
     ServerState,
-    hidden,
     script_of,
     servers_of,
 )
+from reliable_mq.idempotency.redis_urls import hidden
 
 CLAIM, SETTLE = script_of("claim"), script_of("settle")
 CALLS = [

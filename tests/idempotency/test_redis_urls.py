@@ -7,7 +7,8 @@ import pytest
 from redis.asyncio.connection import SSLConnection
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.redis_servers import hidden, servers_of
+from reliable_mq.idempotency.redis_servers import servers_of
+from reliable_mq.idempotency.redis_urls import hidden
 
 SCHEMES = {"redis://{}/0": "one", "redis+sentinel://{}/main": "sentinel", "rediss+cluster://{}": ""}
 

@@ -8,10 +8,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reliable_mq.app.connection_checks import check_opens, warn_unsigned
+from reliable_mq.app.redis_late import check_redis, open_leases
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.configured import configured
@@ -28,8 +30,6 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import ConfigurationError, NoRoute, UsageError, named_setting
 from reliable_mq.idempotency.lease_store import LeaseStore
-from reliable_mq.idempotency.redis_leases import redis_leases
-from reliable_mq.idempotency.redis_servers import servers_of
 from reliable_mq.message import Half, Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
@@ -82,13 +82,10 @@ class Connections:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self._middleware = middleware
-        if settings.redis:
-            servers_of(
-                settings.redis, timeout=settings.redis_timeout_seconds
-            )  # only to check the URL
+        check_redis(settings)
         if leases is not None:
             check_opens(leases)
-        self._open_leases = leases or (lambda: redis_leases(settings))
+        self._open_leases = leases or partial(open_leases, settings)
         self._name = name
         self._settings = settings
         self._policy = policy

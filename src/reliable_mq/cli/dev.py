@@ -33,7 +33,7 @@ from reliable_mq.cli.shared_options import (
 )
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.redis_servers import hidden
+from reliable_mq.idempotency.redis_urls import hidden
 
 TICK_SECONDS = 0.3
 

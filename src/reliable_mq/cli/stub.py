@@ -4,10 +4,9 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
@@ -28,6 +27,9 @@ from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.outbox.stub import StubEvent, groups_of
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import TopicGate, gate_of, gate_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PREVIEW_ROWS = 50
 COLUMNS = (
@@ -171,6 +173,12 @@ def void(
         terminal.settle(operator_actions, message_ids or [], wanted, dry_run=dry_run)
 
 
+def _progress() -> "Progress":
+    from rich.progress import Progress  # noqa: PLC0415 - for many stubs only
+
+    return Progress(transient=True)
+
+
 class Terminal:
     """Asks the person at the terminal, shows the progress, and reports the results.
 
@@ -230,7 +238,7 @@ class Terminal:
         """Return the result for each stub; show the progress if there are many."""
         done: dict[str, bool] = {}
         shown = sys.stderr.isatty() and total > PAGE_ROWS
-        with Progress(transient=True) if shown else nullcontext() as progress:
+        with _progress() if shown else nullcontext() as progress:
             task = progress.add_task(self._verb, total=total) if progress else None
             for part in parts:
                 done |= part

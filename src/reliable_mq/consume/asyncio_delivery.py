@@ -40,8 +40,7 @@ from reliable_mq.idempotency.claim import (
     attempt_claimed,
     first_step,
 )
-from reliable_mq.idempotency.lease_store import LeaseEnd, LeaseStore
-from reliable_mq.idempotency.redis_leases import key_of
+from reliable_mq.idempotency.lease_store import LeaseEnd, LeaseStore, key_of
 from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, ReceivedMessage

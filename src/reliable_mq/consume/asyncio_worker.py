@@ -17,8 +17,7 @@ from reliable_mq.consume.signing import SignatureCheck, signer_by
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.lease_store import LeaseStore
-from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.idempotency.lease_store import LeasesBehindBreaker, LeaseStore
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 from reliable_mq.settings import Settings
 
@@ -113,7 +112,7 @@ class Worker:
     @property
     def is_breaker_open(self) -> bool:
         """Whether Redis counts as unreachable now."""
-        return isinstance(self._leases, RedisLeases) and not self._leases.is_reachable
+        return isinstance(self._leases, LeasesBehindBreaker) and not self._leases.is_reachable
 
     async def abandon(self) -> None:
         """Stop what would keep the process alive, without informing anybody; for tests."""

@@ -7,8 +7,7 @@ server handles a parameter for each value.
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, column, func
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ARRAY, bindparam, column, func
 from sqlalchemy.types import TypeEngine
 
 PLACE = "place"

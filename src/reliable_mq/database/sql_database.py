@@ -43,7 +43,6 @@ from reliable_mq.database.sql_transactions import Handover, make_sqlite_durable
 from reliable_mq.database.sql_types import (
     ANY_TEXT,
     READS_ONLY,
-    TABLE_PREFIX_PATTERN,
     dialect_family,
     for_one_statement,
     missing_table_text,
@@ -53,6 +52,7 @@ from reliable_mq.database.sql_watched_time import watched_time_table
 from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
+from reliable_mq.names import TABLE_PREFIX_PATTERN
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.telemetry import application_events
 

@@ -1,13 +1,18 @@
-"""Column types of our tables, conditions and dialects, and the error for missing tables."""
+"""Column types of our tables, conditions and dialects, and the error for missing tables.
+
+Imports no dialect of SQLAlchemy: each brings all its drivers. An application uses one of them.
+"""
 
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from operator import methodcaller
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     ColumnElement,
     Connection,
@@ -19,6 +24,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Table,
     Text,
     any_,
     bindparam,
@@ -28,8 +34,6 @@ from sqlalchemy import (
     or_,
     type_coerce,
 )
-from sqlalchemy.dialects import mysql, sqlite
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -38,7 +42,6 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from reliable_mq.errors import UsageError
 
-TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 READS_ONLY = {"reliable_mq_reads_only": True}
 """Execution options of a transaction that only reads. In SQLite it does not wait for a writer: that
 may be the caller."""
@@ -76,12 +79,25 @@ _like_postgresql: set[str] = set()
 PARTIAL_INDEXES = ("postgresql", "sqlite")
 """The dialects with partial indexes."""
 
+
+class _MediumBlob(LargeBinary):
+    """MySQL's type of this name."""
+
+    __visit_name__ = "MEDIUMBLOB"
+
+
+class _MediumText(Text):
+    """MySQL's type of this name."""
+
+    __visit_name__ = "MEDIUMTEXT"
+
+
 #: a number that grows with the rows; in SQLite only a column of exactly type INTEGER grows
 GrowingNumber = BigInteger().with_variant(Integer, "sqlite")
 #: the body of a message; MySQL's BLOB holds at most 64 KiB
-Body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), *MYSQL)
+Body = LargeBinary().with_variant(_MediumBlob(), *MYSQL)
 #: text of any length; MySQL's TEXT holds at most 64 KiB
-LongText = Text().with_variant(mysql.MEDIUMTEXT(), *MYSQL)
+LongText = Text().with_variant(_MediumText(), *MYSQL)
 
 
 NOTE_LENGTH_MAX = 1000
@@ -144,11 +160,16 @@ def _as_text(element: _AsText, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST(to_json({column}) AS TEXT)" if is_raising else column
 
 
-class _SqliteText(sqlite.DATETIME):
-    """A moment: SQLAlchemy writes it, and `UtcDateTime` reads it."""
+@cache
+def _sqlite_text() -> type[TypeEngine[datetime]]:
+    """Return the type of a moment in SQLite: SQLAlchemy writes it, and `UtcDateTime` reads it."""
+    from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - see the head
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002
-        return None
+    class _SqliteText(sqlite.DATETIME):
+        def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002
+            return None
+
+    return _SqliteText
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -169,8 +190,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         if dialect_family(dialect.name) == "postgresql":
             return dialect.type_descriptor(DateTime(timezone=True))
         if dialect.name in MYSQL:
+            from sqlalchemy.dialects import mysql  # noqa: PLC0415 - see the head
+
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
-        return _SqliteText()  # type: ignore[no-untyped-call]
+        return _sqlite_text()()
 
     def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
         """Return the expression that is selected instead of a column or a function of it."""
@@ -260,6 +283,13 @@ def dialect_family(dialect: str) -> str:
     if dialect in MYSQL:
         return "mysql"
     return "postgresql" if dialect in _like_postgresql else dialect
+
+
+def insert_of(dialect: str) -> Callable[[Table], Any]:
+    """Return the `insert` of a dialect's family, which has its own clause for existing rows."""
+    family = import_module(f"sqlalchemy.dialects.{dialect_family(dialect)}")
+    insert: Callable[[Table], Any] = family.insert
+    return insert
 
 
 def table_options(dialect: Dialect) -> dict[str, str]:

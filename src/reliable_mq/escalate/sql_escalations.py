@@ -19,11 +19,10 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_types import dialect_family, is_among, utc_datetime
+from reliable_mq.database.sql_types import dialect_family, insert_of, is_among, utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind, open_key
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.plain_text import times
@@ -195,12 +194,11 @@ def insert_new(dialect: str, table: Table) -> Any:
     On MySQL it sets a column to its own value. INSERT IGNORE would also truncate texts, and would
     replace NULL by a default.
     """
-    family = dialect_family(dialect)
-    if family == "mysql":
+    new = insert_of(dialect)(table)
+    if dialect_family(dialect) == "mysql":
         key = next(iter(table.primary_key))
-        return mysql.insert(table).on_duplicate_key_update({key.name: key})
-    known: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-    return known[family](table).on_conflict_do_nothing()
+        return new.on_duplicate_key_update({key.name: key})
+    return new.on_conflict_do_nothing()
 
 
 def escalations_of(database: Database) -> SqlEscalations:

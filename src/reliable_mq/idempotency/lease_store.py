@@ -43,4 +43,19 @@ class LeaseStore(Protocol):
         ...
 
 
+@runtime_checkable
+class LeasesBehindBreaker(Protocol):
+    """Leases in servers that are not asked for a while after they did not answer."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether they are asked now. Safe in any thread."""
+        ...
+
+
+def key_of(group: str, message_id: str) -> str:
+    """Return the key of one consumer group and message."""
+    return f"rmq:{group}:{message_id}"
+
+
 __getattr__ = partial(moved, __name__)

@@ -21,7 +21,6 @@ from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, LeaseAnswer
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
-from reliable_mq.settings import Settings
 from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
@@ -43,22 +42,6 @@ class _Ended(NamedTuple):
     lease_ms: int = 0
 
 
-def redis_leases(settings: Settings) -> "RedisLeases | None":
-    """Return the leases in the application's Redis, on the running loop; None: it has no Redis."""
-    if not settings.redis:
-        return None
-    return RedisLeases(
-        settings.redis,
-        duplicate_window=settings.duplicate_window_seconds,
-        timeout=settings.redis_timeout_seconds,
-    )
-
-
-def key_of(group: str, message_id: str) -> str:
-    """Return the Redis key of one consumer group and message."""
-    return f"rmq:{group}:{message_id}"
-
-
 class RedisLeases:
     """Claims and their ends, many per round trip. Belongs to one event loop.
 
@@ -66,7 +49,7 @@ class RedisLeases:
 
     Args:
         url: `redis://host:port/db`, `rediss://…`, `unix://…`, `redis+sentinel://…` or
-            `redis+cluster://…`, see `redis_servers`.
+            `redis+cluster://…`, see `redis_urls`.
         duplicate_window: seconds that "done" is kept. It only affects speed. A lease is no longer
             than this.
         timeout: seconds after which Redis counts as unreachable. Default 1.

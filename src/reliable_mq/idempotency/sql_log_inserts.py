@@ -26,14 +26,13 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.database.attempt_list import LIST_LENGTH_MAX
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_prepared import PreparedStatement
-from reliable_mq.database.sql_types import LongText, dialect_family, is_among, mysql_code
+from reliable_mq.database.sql_types import LongText, dialect_family, insert_of, is_among, mysql_code
 from reliable_mq.errors import ConfigurationError
 
 Rows = Sequence[dict[str, Any]]
@@ -75,8 +74,7 @@ class ConflictInserts:
 
     def __init__(self, table: Table, identity: str, dialect: str, told: Sequence[str]) -> None:
         log = table.c
-        insert_of = postgresql.insert if dialect == "postgresql" else sqlite.insert
-        new = insert_of(table)
+        new = insert_of(dialect)(table)
         either = new.on_conflict_do_nothing()
         self._table = table
         self._identity = identity
@@ -132,7 +130,7 @@ class ConflictInserts:
         values = [
             bindparam(name, type_=types[name]) if name in _SAME else row.c[name] for name in columns
         ]
-        filled = postgresql.insert(self._table).from_select(
+        filled = insert_of("postgresql")(self._table).from_select(
             list(columns), select(*values).order_by(row.c.place)
         )
         return filled.on_conflict_do_nothing().returning(self._table.c[self._identity])
@@ -152,7 +150,7 @@ class DuplicateInserts:
         self._told = told
         self._insert = insert(table)
         # Locks existing rows without changing them; the owners are read afterwards.
-        self._either = mysql.insert(table).on_duplicate_key_update(state=log.state)
+        self._either = insert_of("mysql")(table).on_duplicate_key_update(state=log.state)
         self._owners = select(log[identity], log.owner, log.state).where(
             log.consumer_group == bindparam("group"), is_among(log[identity], "ids", "mysql")
         )

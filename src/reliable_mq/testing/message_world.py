@@ -29,6 +29,7 @@ from reliable_mq.extras import ExtraMissing
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX
 from reliable_mq.periodic.thread_periodic import PeriodicSender
+from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.testing.crash_points import taking_steps
 from reliable_mq.testing.crash_switch import Crashed, CrashSwitch
 from reliable_mq.testing.faults import Faults
@@ -90,6 +91,7 @@ class MessageWorld:
         self._real_clocks: dict[str, Any] = {}
         self._connections: MemoryConnections | None = None
         self._periodic: list[PeriodicSender] = []
+        self._schedulers: dict[str, Scheduler] = {}  # of this life, by the name of their database
 
     def __enter__(self) -> Self:
         for database in self.mq.databases.values():
@@ -146,9 +148,14 @@ class MessageWorld:
                 looks_at += step
                 self.broker.tick()
                 for name in self.mq.databases:
-                    self.mq.scheduler(database=name).run_once(self.clock.now())
+                    self._scheduler(name).run_once(self.clock.now())
             total += self.deliver()
         return total
+
+    def _scheduler(self, database: str) -> Scheduler:
+        if database not in self._schedulers:
+            self._schedulers[database] = self.mq.scheduler(database=database)
+        return self._schedulers[database]
 
     def _fire_ticks(self) -> int:
         """Fire the periodic messages that are due; return how many messages that were."""
@@ -282,6 +289,7 @@ class MessageWorld:
             middleware=mq._middleware,
         )
         mq._use_connections(self._connections)
+        self._schedulers = {}
         consumers = mq._declared.consumers
         if consumers:
             self._connections.start_worker("consumers", consumers, mq.databases)
