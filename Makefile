@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE =
 ORDERS ?=
 SEED   ?=
 LOSE   ?=
-# make sim SEEDS=1000, or SEED=17 to replay one
+# make sim SEEDS=1000 SLAVES=all (or none), or SEED=17 to replay one
 SEEDS  ?= 100
 # make fuzz MINUTES=60, CASE=broker:17 to replay one, FLAWS=1 to find what is planted; make chaos MINUTES=30 SEED=17 BROKER=apache DATABASES=2 RECONCILE=30, SLAVES=1 with a slave of our broker
 MINUTES ?= 1
@@ -118,8 +118,8 @@ format: ready ## let ruff format and mend what it can
 bench: ready ## orders and sends per second, kills survived, growth, rivals (more than an hour)
 	@$(BIN)/python -m bench
 
-sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+sim: ready ## a broker through simulated faults; SEEDS=1000, SLAVES=all or none, or SEED=17 to replay one
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(SLAVES:%=--slaves %)
 
 fuzz: ready ## odd and huge requests at real servers, odd records and store files; MINUTES=60, SECURED=1, CASE=broker:17 or FLAWS=1
 	@$(BIN)/python -m tests.fuzz $(if $(FLAWS),--flaws,$(if $(CASE),--case "$(CASE)",$(if $(SECURED),--secured) --minutes $(MINUTES)))

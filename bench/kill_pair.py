@@ -7,21 +7,17 @@ missing at either broker, and both logs have the same bytes.
     python -m bench.kill_pair --kills 20 --seed 7
 """
 
-import argparse
 import contextlib
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from bench import raw_results
 from bench.child_process import ChildError
-from bench.java_programs import missing_tools
-from bench.kill_broker import LOADS, GrowingLines, violations
+from bench.kill_runs import LOADS, GrowingLines, clients_of, options_parser, run_all, violations
 from bench.positions import Position, number_of, read_positions
 from bench.python_client import INLINE_SUBSCRIPTION, PULL_COUNT, READER_GROUP, TOPIC
 from bench.reliable_mq_broker import ReliableMQBroker
@@ -263,35 +259,16 @@ def _serve(reader: QueueReader, acknowledged: Path, report: PairReport) -> float
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="SIGKILL a master, its slave, or both under load; count the losses."
-    )
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument(
-        "--clients", nargs="+", choices=LOADS, help="default: both, if Java is there"
-    )
+    parser = options_parser("SIGKILL a master, its slave, or both under load; count the losses.")
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS)
     options = parser.parse_args()
-    clients = options.clients or ["python", *([] if missing_tools() else ["java"])]
-    directory = Path(tempfile.mkdtemp(prefix="reliable-mq-pair-kills-"))
-    print(f"seed {options.seed}, files are in {directory} until it has gone well")
-    reports = []
-    for client in clients:
-        for victim in options.victims:
-            folder = directory / f"{client}-{victim}"
-            folder.mkdir()
-            report = kill_pair_repeatedly(folder, options.kills, options.seed, client, victim)
-            print(report, flush=True)
-            reports.append(report)
-    settings = {"kills": options.kills, "seed": options.seed}
-    results = raw_results.of_now("kills-pair", settings, [asdict(each) for each in reports])
-    print(f"raw results: {raw_results.write(results)}\n{kill_pair_table(results)}")
-    broken = [sentence for report in reports for sentence in report.violations]
-    print(*broken, sep="\n")
-    if not broken:
-        shutil.rmtree(directory)
-    return 1 if broken else 0
+    told = {"kills": options.kills, "seed": options.seed}
+    runs = {
+        f"{client}-{victim}": partial(kill_pair_repeatedly, client=client, victim=victim, **told)
+        for client in clients_of(options)
+        for victim in options.victims
+    }
+    return run_all("kills-pair", options, runs, kill_pair_table)
 
 
 if __name__ == "__main__":

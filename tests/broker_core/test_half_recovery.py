@@ -1,7 +1,7 @@
 """Half messages found again by the queues and the log, whoever wrote them."""
 
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld, connection
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, connection, send_header
 from tests.broker_core.half_world import (
     COMMIT,
     INTERVAL_MS,
@@ -15,10 +15,17 @@ from tests.broker_core.half_world import (
     settled,
 )
 
-from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from reliable_mq.broker_core.names import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    TRANSACTION_GROUP,
+)
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.testing.memory_disk import MemoryDisk
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record
 
@@ -141,3 +148,66 @@ def test_a_retry_of_a_committed_message_settles_nothing(world: BrokerWorld) -> N
     world = restarted(world)
     assert len(world.state.halves) == 1
     assert end(world, ending(pending, COMMIT)).code == 0
+
+
+def given_up(world: BrokerWorld) -> tuple[Command, Record]:
+    """Return the reply to a half, and its copy in the next file of the log; it is given up."""
+    sent = prepare(world)
+    for _ in range(5):
+        world.ask(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC, 0), bytes(60_000))
+    world.pass_time(3 * INTERVAL_MS, step=INTERVAL_MS)
+    (copy,) = world.records(HALF_TOPIC)[1:]
+    assert copy.commit_log_offset >= world.state.store.log.segment_size
+    assert world.records(GIVEN_UP_TOPIC)
+    return sent, copy
+
+
+def naming(sent: Command, copy: Record) -> dict[str, object]:
+    """Return the header of a commit that names the copy of a half."""
+    places = (copy.queue_offset, copy.commit_log_offset)
+    return ending(sent, COMMIT, tranStateTableOffset=places[0], commitLogOffset=places[1])
+
+
+def test_what_was_committed_late_is_not_stored_again_after_the_file_of_its_half_has_expired(
+    world: BrokerWorld,
+) -> None:
+    world = restarted(world, transactionCheckMax="1")
+    sent, copy = given_up(world)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    world.disk.remove(f"commitlog/{0:020}")
+    for _ in range(2):
+        world = restarted(world)
+        assert end(world, ending(sent, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert end(world, naming(sent, copy)).code == 0
+        assert bodies(world) == [b"half"]
+
+
+def test_what_was_resumed_and_committed_is_not_stored_again_by_the_next_life(
+    world: BrokerWorld,
+) -> None:
+    world = restarted(world, transactionCheckMax="1")
+    sent, copy = given_up(world)
+    place = world.records(GIVEN_UP_TOPIC)[0].commit_log_offset
+    name = encode_offset_message_id(bytes(4), 10911, place)
+    assert world.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": name}).code == 0
+    assert end(world, naming(sent, copy)).code == 0
+    world.pass_time(2 * INTERVAL_MS)  # the offsets move over the halves
+    world.stop()
+    world = restarted(world)
+    for header in (ending(sent, COMMIT), naming(sent, copy)):
+        assert end(world, header).code == 0
+    assert bodies(world) == [b"half"]
+
+
+def test_what_was_resumed_and_given_up_again_may_still_be_committed(world: BrokerWorld) -> None:
+    world = restarted(world, transactionCheckMax="1")
+    sent, _copy = given_up(world)
+    place = world.records(GIVEN_UP_TOPIC)[0].commit_log_offset
+    name = encode_offset_message_id(bytes(4), 10911, place)
+    assert world.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": name}).code == 0
+    world.pass_time(3 * INTERVAL_MS, step=INTERVAL_MS)
+    assert len(world.records(GIVEN_UP_TOPIC)) == 2
+    world = restarted(world)
+    for _ in range(2):
+        assert end(world, ending(sent, COMMIT)).code == 0
+    assert bodies(world) == [b"half"]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from bench.java_programs import build_client
-from bench.kill_broker import kill_repeatedly, violations
+from bench.kill_broker import kill_repeatedly
+from bench.kill_runs import violations
 from bench.positions import Position
 from tests.with_java import skipped_without_java
 

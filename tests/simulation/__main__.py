@@ -4,6 +4,7 @@ Each seed plays many clients against one broker through faults; see `tests/simul
 """
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -24,6 +25,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="replay this one, with its trace")
     parser.add_argument("--canary", choices=sorted(CANARIES), help="plant a bug while replaying")
+    parser.add_argument(
+        "--slaves", choices=("all", "none"), help="play only seeds with a slave, or without one"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     return parser.parse_args()
 
@@ -49,12 +53,23 @@ def _line(outcome: Outcome) -> str:
     )
 
 
-def _play_many(start: int, count: int, jobs: int) -> int:
+def _seeds(start: int, count: int, slaves: str | None) -> list[int]:
+    """Return so many seeds from the first on, as far as they are wanted."""
+    wanted = (
+        seed
+        for seed in itertools.count(start)
+        if not slaves or bool(plan_of(seed, list(ASKED)).role) == (slaves == "all")
+    )
+    return list(itertools.islice(wanted, count))
+
+
+def _play_many(seeds: list[int], jobs: int) -> int:
     began = time.monotonic()
     events = messages = lives = 0
+    count = len(seeds)
     failed: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool:
-        for number, outcome in enumerate(pool.map(play, range(start, start + count))):
+        for number, outcome in enumerate(pool.map(play, seeds)):
             if number and number % _TELL_EVERY == 0:
                 seconds = time.monotonic() - began
                 print(
@@ -71,8 +86,8 @@ def _play_many(start: int, count: int, jobs: int) -> int:
                 print(f"\nreplay it: make sim SEED={outcome.seed}\n", flush=True)
     seconds = time.monotonic() - began
     print(
-        f"{count} seeds, {events} events, {messages} messages, {lives} lives in {seconds:.0f} s "
-        f"({events / seconds:.0f} events/s): "
+        f"{count} seeds from {seeds[0]} to {seeds[-1]}, {events} events, {messages} messages, "
+        f"{lives} lives in {seconds:.0f} s ({events / seconds:.0f} events/s): "
         + (f"{len(failed)} FAILED" if failed else "every promise kept")
     )
     return 1 if failed else 0
@@ -83,7 +98,8 @@ def main() -> int:
     arguments = _arguments()
     if arguments.seed is not None:
         return _replay(arguments.seed, arguments.canary)
-    return _play_many(arguments.start, arguments.seeds, arguments.jobs)
+    seeds = _seeds(arguments.start, max(1, arguments.seeds), arguments.slaves)
+    return _play_many(seeds, arguments.jobs)
 
 
 if __name__ == "__main__":

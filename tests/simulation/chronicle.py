@@ -38,7 +38,7 @@ class Chronicle:
             self.before.append(bytes(self._data))
             self.cuts += 1
             del self._data[log.end :]
-        for offset, data in parts_of(log, self.end):
+        for offset, data in parts_of(log, max(self.end, log.start)):
             self.wrote(offset, data)
 
     def read(self, offset: int, size: int) -> bytes:

@@ -39,7 +39,7 @@ class Caller:
         self.on_lost: Callable[[], None] = lambda: None
 
     def _connected(self) -> Link | None:
-        if self._link is None and self._machine.core is not None:
+        if self._link is None and self._machine.is_serving:
             self._link = self._machine.network.connect(self)
         return self._link
 
@@ -144,6 +144,7 @@ class Asker:
         self._names = list(kinds)
         self._kinds = kinds
         self._weights = weights
+        self.asks_in_calm = False
         self._memory = Memory(
             number=number,
             plan=world.plan,
@@ -156,7 +157,7 @@ class Asker:
 
     def _ask(self) -> None:
         world = self._world
-        if world.is_calm:
+        if world.is_calm and not self.asks_in_calm:
             return
         world.later(world.around(world.plan.think_ms), self._ask)
         (name,) = world.random.choices(self._names, self._weights)

@@ -7,25 +7,18 @@ slave's disk; what it knows of the master is the chronicle.
 from tests.simulation.asked import commands_of
 from tests.simulation.chronicle import Chronicle, parts_of
 from tests.simulation.facts import Entry, Violation
+from tests.simulation.unjudged import Unjudged
 from tests.simulation.watched_disk import WatchedDisk
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.record import blank_size_at, decode_record
 
 
-class _NoTables:
-    """A slave's own tables are compared at the end only."""
-
-    def saved(self, disk: MemoryDisk) -> None:
-        """Note nothing."""
-
-
-class Follower:
+class Follower(Unjudged):
     """A slave's promises over all its lives.
 
     Args:
@@ -38,15 +31,15 @@ class Follower:
         self._chronicle = chronicle
         self._disk = disk
         self._is_sync_flush = is_sync_flush
+        super().__init__()
         self._core: BrokerCore | None = None
         self._same = 0  # up to which the slave's log is the master's
         self._cuts = 0  # of the master's log that are known
         self._end_at_cut = 0  # where the slave's log ended then
+        self.is_former = False  # it was a master: what it starts with may differ
         self._must_survive = 0
         self._promised = 0  # of the log was acknowledged, because the slave has it
         self.kept = 0  # up to which the slave has had the master's log, as its flush type promises
-        self.tables = _NoTables()
-        self.has_room = True
         self._pulls: dict[tuple[int, int], PullMessageHeader] = {}
 
     # at the master
@@ -86,6 +79,8 @@ class Follower:
             raise Violation(f"after a crash the slave ends at {end}, promised is {self._promised}")
         self._same = min(self._same, end)
         self._note_cut()
+        if self.is_former:
+            self.is_former, self._end_at_cut = False, end
         self._compare()
 
     def down(self, *, is_power_loss: bool) -> None:
@@ -107,7 +102,7 @@ class Follower:
         return self._same
 
     def was_cut(self, offset: int) -> None:
-        """Note that the operator has cut the slave's log."""
+        """Note that the slave's log was cut, by the operator or because nobody was told of it."""
         self._same, self.kept = min(self._same, offset), min(self.kept, offset)
         self._must_survive = self._end_at_cut = offset
         self._promised = min(self._promised, offset)
@@ -178,26 +173,6 @@ class Follower:
             return
         is_of_old_life = any(data == each[offset : offset + len(data)] for each in chronicle.before)
         core = self._core
+        is_of_old_life = is_of_old_life and core is not None and not core.state.is_unverified
         if core is None or not is_of_old_life or core.state.store.log.end > self._end_at_cut:
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")
-
-    # what a slave does as any broker does, and nobody judges here
-
-    def found_no_room(self) -> None:
-        """Note that a request found no room."""
-
-    def room(self, *, has_room: bool, refusal: int | None) -> None:
-        """Note whether the disk has room."""
-        self.has_room = has_room
-
-    def ticked(self, now_ms: int) -> None:
-        """Note that the slave looked at the clock."""
-
-    def nothing_is_late(self, now_ms: int) -> None:
-        """A slave has no work of its own."""
-
-    def clock_was_set(self, change_ms: float) -> None:
-        """Note that the clock jumped."""
-
-    def expired(self, start: int, *, may_go: bool) -> None:
-        """Note where the slave's log begins now."""

@@ -10,6 +10,7 @@ import msgspec
 from tests.simulation.facts import Entry, Violation
 from tests.simulation.plan import HALF_TIMEOUT_MS, Plan
 
+from reliable_mq.broker_core.delivery.half import LATE_QUEUE
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import CheckTransactionHeader
@@ -29,7 +30,7 @@ class _Transaction(msgspec.Struct, eq=False):
 
 
 class Halves:
-    """The transactions, by the log offset of each of their halves."""
+    """The transactions, by the log offsets of their halves, and of what was given up."""
 
     def __init__(self, model: "Model", plan: Plan) -> None:
         self._model = model
@@ -82,7 +83,8 @@ class Halves:
         return True
 
     def _named(self, op: Entry) -> None:
-        halves = self._model.queues[HALF_TOPIC, 0].entries
+        topic = GIVEN_UP_TOPIC if op.queue_id == LATE_QUEUE else HALF_TOPIC
+        halves = self._model.queues[topic, 0].entries
         for word in filter(None, op.body.decode().split(",")):
             half = halves[int(word)]
             transaction = self._of[half.log_offset]
@@ -117,6 +119,7 @@ class Halves:
         if transaction.halves[-1].checks < self._checks_max:
             raise Violation(f"{entry} is given up after {transaction.halves[-1].checks} checks")
         transaction.given_up = entry
+        self._of[entry.log_offset] = transaction
 
     def asked(self, command: Command) -> None:
         """Note that a producer is asked: once for each copy, when that is stored."""
@@ -173,7 +176,7 @@ class Halves:
     def forget(self, entry: Entry) -> None:
         """Note that a crash took a record."""
         transaction = self._of.pop(entry.log_offset, None)
-        if transaction is not None:
+        if transaction is not None and entry in transaction.halves:
             transaction.halves.remove(entry)
             self._asked.discard(entry.log_offset)
         for each in self._of.values():

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import cast
 from unittest import mock
@@ -10,12 +10,13 @@ from unittest import mock
 from tests.simulation.client import Caller
 from tests.simulation.loop import WorldLoop
 from tests.simulation.machine import Machine
+from tests.simulation.names import WorldNames
 from tests.simulation.roles import PORT
 from tests.simulation.wires import Make, Wires
 from tests.simulation.world import World
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
-from reliable_mq.runtime import ha_master, ha_slave, replication
+from reliable_mq.runtime import fence, ha_master, ha_slave, registrar, replication
 from reliable_mq.wire.command import Command
 
 _SECONDS = {
@@ -26,6 +27,7 @@ _SECONDS = {
     (ha_master, "SILENT_SECONDS"): 2.0,
     (ha_master, "_TEND_SECONDS"): 0.2,
     (replication, "TABLES_SECONDS"): 0.5,
+    (fence, "LOOK_SECONDS"): 0.5,
 }
 
 
@@ -37,12 +39,8 @@ class WorldLinks:
         self._caller = Caller(world, master)
         self._caller.is_broker = True
 
-    async def call(self, _address: str, command: Command, timeout_seconds: float) -> Command:
-        """Return the answer.
-
-        Raises:
-            Unavailable: when none has come.
-        """
+    def ask(self, command: Command) -> "asyncio.Future[Command | None]":
+        """Return what gets the answer; None: there is none."""
         heard: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
 
         def hear(answer: Command | None) -> None:
@@ -50,7 +48,16 @@ class WorldLinks:
                 heard.set_result(answer)
 
         if self._wires.are_parted or not self._caller.ask(command, hear):
-            raise ConnectionLost("nobody answers there")
+            heard.set_result(None)
+        return heard
+
+    async def call(self, _address: str, command: Command, timeout_seconds: float) -> Command:
+        """Return the answer.
+
+        Raises:
+            Unavailable: when none has come.
+        """
+        heard = self.ask(command)
         try:
             async with asyncio.timeout(timeout_seconds):
                 answer = await heard
@@ -95,11 +102,14 @@ async def _bound_sockets(_host: str, _port: int) -> list[_FakeSocket]:
 
 
 @contextmanager
-def in_world(world: World, links: WorldLinks) -> Iterator[None]:
+def in_world(world: World, links: Callable[[], WorldLinks], names: WorldNames) -> Iterator[None]:
     """Let the product live in the world: by its clock, with its sockets, in a hurry."""
 
     def links_of(**_options: object) -> WorldLinks:
-        return links
+        return links()
+
+    def names_of(**_options: object) -> WorldNames:
+        return names
 
     with ExitStack() as stack:
         for name, read in (
@@ -113,4 +123,6 @@ def in_world(world: World, links: WorldLinks) -> Iterator[None]:
         stack.enter_context(mock.patch.object(ha_master, "bound_sockets", _bound_sockets))
         stack.enter_context(mock.patch.object(ha_master, "Acceptor", _Acceptor))
         stack.enter_context(mock.patch.object(replication, "Links", links_of))
+        stack.enter_context(mock.patch.object(fence, "Links", names_of))
+        stack.enter_context(mock.patch.object(registrar, "Links", names_of))
         yield

@@ -8,7 +8,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from tests.simulation.wires import Make, Wires
 from tests.simulation.world import World
@@ -130,6 +130,11 @@ class WorldLoop:
             for work in works:
                 if inspect.getcoroutinestate(work) != inspect.CORO_RUNNING:
                     work.close()
+
+
+def broken(error: Exception) -> NoReturn:
+    """Raise an error after which a broker can promise nothing."""
+    raise error
 
 
 def _is_done(work: Coroutine[Any, Any, Any]) -> bool:

@@ -4,34 +4,30 @@ Does what `runtime.broker_server.BrokerServer` does, one event at a time.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Callable, Mapping
 
 import msgspec
-from tests.simulation.follower import Follower
+from tests.simulation.chores import Chores
 from tests.simulation.invariants import check_invariants
-from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs
+from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs, broken
 from tests.simulation.model import Model
 from tests.simulation.network import Link, Network
 from tests.simulation.roles import Replicating, Role
 from tests.simulation.settings import config_of
-from tests.simulation.watched_disk import WatchedDisk
+from tests.simulation.unjudged import Unjudged
+from tests.simulation.watched_disk import WatchedDisk, without_room
 from tests.simulation.world import World
 
 from reliable_mq.broker_core.answers import Answer
-from reliable_mq.broker_core.config import SYNC_FLUSH
+from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.truncation import truncate
-from reliable_mq.errors import StoreError
-from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.errors import FormerMaster
+from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MachineStopped
-from reliable_mq.watched_time import ClockReading
 from reliable_mq.wire.command import decode_command, decode_request
 
-_USED_MAX = 0.85  # above it files of the log go however young they are
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
 
@@ -39,23 +35,25 @@ class Machine:
     """One broker over its lives."""
 
     def __init__(
-        self, world: World, model: Model | Follower, disk: WatchedDisk, role: Role | None = None
+        self, world: World, model: Model | Unjudged, disk: WatchedDisk, role: Role | None = None
     ) -> None:
         self._world = world
         self._model = model
         self._disk = disk
         self._role = role
         self._power_loss = world.plan.power_loss if role is None else role.power_loss
-        self._config = config_of(world.plan, role.properties if role else {})
-        self._is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
+        self._config: BrokerConfig
         self._replicating: Replicating | None = None
         self._note = BrokerRole()  # of this life
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
         self._is_closing = False
-        self._is_cleaning = False
         self.is_lost = False
+        self.is_fenced = False  # another broker is the master, and it has ended
+        self.is_serving = False
+        self.began_ms = 0.0  # its life
+        self.on_serving: Callable[[], None] = lambda: None
         disk.segments_kept = world.plan.segments_kept
         self._loop: WorldLoop | None = None
         self._writer: LogWriter
@@ -66,59 +64,91 @@ class Machine:
     def start(self) -> None:
         """Start the broker over what the disk has."""
         world = self._world
-        if self.core is not None or self.is_lost:
+        if self.core is not None or self.is_lost or self.is_fenced:
             return
+        self.began_ms = world.time_ms
         self.lives = next(self._life)
         world.note("start", self.lives)
         if not world.is_calm and world.chance(world.plan.crash_in_recovery):
             self._disk.stop_before = len(self._disk.operations) + world.random.randint(0, 30)
-        core = BrokerCore(self._config, self._disk)
-        is_open = False
+        core = None
         try:
-            with _without_room():
+            with without_room():
+                properties: Mapping[str, str] = {}
                 if self._role is not None:
-                    self._note = self._role.settle(self._disk, self._config, self.stop_cleanly)
-                core.open(world.now_ms)
-                is_open = True
+                    self._note, properties = self._role.settle(
+                        self._disk, world.plan.segment_size, self.stop_cleanly
+                    )
+                self._config = config_of(world.plan, properties)
+                opened = BrokerCore(self._config, self._disk)
+                opened.open(world.now_ms)
+                core = opened
         except MachineStopped:
             world.note("crash while starting")
             self._fall()
             return
-        if not is_open:
+        if core is None:
             world.note("no room to start")
             self._disk.kill()
             world.later(world.plan.restart_after_ms, self.start)
             return
         self._disk.stop_before = None
         self.core = core
-        self._is_closing = self._is_cleaning = self._turn_is_due = False
+        self._is_closing = self._turn_is_due = False
         self._model.opened(core)
         guard = self._guard_of(self.lives)
         self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
         guard(lambda: self._begin_life(guard))
 
     def _begin_life(self, guard: Guard) -> None:
-        plan = self._world.plan
+        core, replicating = self._alive(), None
+        if self._role is not None:
+            replicating = self._role.bound(self._config, self._send, self._run_turn, self._note)
+        is_sync_flush = self._config.flush_disk_type == SYNC_FLUSH
         self._writer = LogWriter(
             self._disk,
-            0 if self._is_sync_flush else (plan.sync_interval_ms or 50.0) / 1000,
+            0 if is_sync_flush else (self._world.plan.sync_interval_ms or 50.0) / 1000,
             self._stored,
             WorldSyncs(self._world, guard),
             self._note_room,
             self._saved,
+            on_written=replicating.whole.early(core) if replicating else None,
             jobs=WorldJobs(self._world, guard),
-            on_broken=_broken,
+            on_broken=broken,
         )
-        if self._role is not None:
-            parts = (self._config, self._alive(), self._writer)
-            self._replicating = self._role.begin(
-                self._running, parts, self._send, self._run_turn, self._note
-            )
+        self._replicating = replicating
+        if replicating is None:
+            self._serve()
+        else:
+            self._running.carry_out(self._begin_to_replicate(replicating))
+
+    async def _begin_to_replicate(self, replicating: Replicating) -> None:
+        try:
+            with without_room():
+                await replicating.begin(
+                    self._running, self._alive(), self._writer, self._send, self._serve
+                )
+                return
+        except FormerMaster as error:
+            self._note.end(RoleEnd(error))
+            return
+        self._world.note("no room to begin")
+        self._end_life(is_power_loss=False)
+        self._disk.kill()
+        self._world.later(self._world.plan.restart_after_ms, self.start)
+
+    def _serve(self) -> None:
+        """Let clients in."""
+        plan = self._world.plan
+        self.is_serving = True
+        self.on_serving()
         self._run_turn()
         self._every(plan.tick_ms, self._tick)
-        self._every(plan.checkpoint_ms, self._checkpoint)
-        self._every(plan.clean_ms, self._clean)
-        self._every(self._config.timer_interval_ms, self._checkpoint_timers)
+        parts = (self._alive(), self._writer, self._running.carry_out)
+        chores = Chores(self._world, self._model, self._disk, *parts)
+        self._every(plan.checkpoint_ms, chores.checkpoint)
+        self._every(plan.clean_ms, chores.clean)
+        self._every(self._config.timer_interval_ms, chores.checkpoint_timers)
 
     def _guard_of(self, life: int) -> Guard:
         """Return what runs a step only in this life, and lets the machine fall when it stops."""
@@ -155,7 +185,7 @@ class Machine:
     def fill_disk(self) -> None:
         """Let the disk be full for a while."""
         world = self._world
-        if not self._disk.is_full:
+        if not (self._disk.is_full or self.is_lost):
             world.note("the disk is full")
             self._disk.is_full = True
             world.later(world.around(world.plan.full_for_ms), self.give_room)
@@ -194,14 +224,20 @@ class Machine:
         await self._writer.drain()
         self._writer.close()
         if not self._writer.is_waiting_for_room:
-            with _without_room():
+            with without_room():
                 core.close(self._world.now_ms)
-        self._note.close()
+        with without_room():
+            self._note.close()
         self._end_life(is_power_loss=False)
+        if self._note.is_fenced:
+            self._world.note("fenced", self._note.ending)
+            self.is_fenced = True
+            return
         self._world.later(self._world.plan.restart_after_ms, self.start)
 
     def _end_life(self, *, is_power_loss: bool) -> None:
         self.core = None
+        self.is_serving = False
         self.forget()
         self._model.down(is_power_loss=is_power_loss)
         self.network.cut_all()
@@ -348,31 +384,6 @@ class Machine:
         self._look_for_room()
         self._model.nothing_is_late(now_ms)
 
-    def _checkpoint(self) -> None:
-        work = self._alive().state.store.begin_checkpoint()
-        self._running.carry_out(self._writer.run(work))
-
-    def _clean(self) -> None:
-        if not self._is_cleaning:
-            self._is_cleaning = True
-            self._running.carry_out(self._clean_once())
-
-    async def _clean_once(self) -> None:
-        core = self._alive()
-        found = await self._writer.run(core.housekeeping.survey_job())
-        world = self._world
-        reading = ClockReading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
-        work = core.housekeeping.begin(found, reading)
-        self._model.expired(core.state.store.log.start, may_go=found.used > _USED_MAX)
-        if work:
-            await self._writer.run(work)
-        self._is_cleaning = False
-
-    def _checkpoint_timers(self) -> None:
-        work = self._alive().begin_timer_checkpoint(self._world.now_ms)
-        if work:
-            self._running.carry_out(self._writer.run(work))
-
     @property
     def _running(self) -> WorldLoop:
         assert self._loop is not None
@@ -381,17 +392,3 @@ class Machine:
     def _alive(self) -> BrokerCore:
         assert self.core is not None
         return self.core
-
-
-@contextmanager
-def _without_room() -> Iterator[None]:
-    """Go on when there was no room on the disk, as the server does."""
-    try:
-        yield
-    except (OSError, StoreError) as error:
-        if not is_out_of_room(error):
-            raise
-
-
-def _broken(error: Exception) -> NoReturn:
-    raise error

@@ -101,7 +101,8 @@ class Network:
     def _carry(self, link: Link, frame: bytes, way: int) -> None:
         world = self._world
         plan = world.plan
-        if not world.is_calm and world.chance(plan.drop):
+        is_tcp = link.peer.is_broker  # between brokers nothing resends
+        if not (world.is_calm or is_tcp) and world.chance(plan.drop):
             world.note("drop", "reply" if way else "request", "of", link.connection.id)
             return
         arrive = self._arrive_at_client if way else self._arrive_at_broker

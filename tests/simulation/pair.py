@@ -1,6 +1,6 @@
 """A slave beside the broker's machine: what happens to it, and what must hold in the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.client import Asker, Asking, Memory
@@ -13,6 +13,8 @@ from tests.simulation.kinds.offsets import QueueEnds
 from tests.simulation.kinds.pulls import COMMIT, Pull
 from tests.simulation.machine import Machine
 from tests.simulation.model import Model
+from tests.simulation.names import ADDRESS as NAME_SERVER
+from tests.simulation.names import WorldNames
 from tests.simulation.roles import ALL, PORT, Role
 from tests.simulation.settings import config_of
 from tests.simulation.watched_disk import WatchedDisk
@@ -21,7 +23,9 @@ from tests.simulation.world import World
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.role_note import RoleNote, load_role, save_role
 from reliable_mq.broker_core.store.truncation import begin_of_record
+from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.wire.command import Command
 
 _READERS = 2
@@ -39,7 +43,7 @@ class _Read(Pull):
         return command
 
 
-_READ: dict[str, Asking] = {"pull": _Read(), "ends": QueueEnds()}
+READ: dict[str, Asking] = {"pull": _Read(), "ends": QueueEnds()}
 
 
 class Pair:
@@ -47,39 +51,51 @@ class Pair:
 
     def __init__(self, world: World, model: Model, disk: WatchedDisk) -> None:
         plan = world.plan
-        self._world = world
+        self.world = world
         self._model = model
         self.wires = wires = Wires(world)
         self._chronicle = Chronicle()
+        self.told_ends = 0  # of the master's log, a client was told that a slave has it
+        self.parted_ms = 0.0  # when they were last parted, or joined
         disk.on_log = self._chronicle.wrote
-        master = {"brokerRole": plan.role, "haListenPort": str(PORT), "haAllowedAddresses": ALL}
+        self.master_disk = disk
+        self.master_properties = master = {
+            "brokerRole": plan.role,
+            "brokerIP1": "10.0.0.1",
+            "haListenPort": str(PORT),
+            "haAllowedAddresses": ALL,
+            "namesrvAddr": NAME_SERVER,
+        }
         if plan.slave_timeout_ms:
             master["slaveTimeout"] = str(plan.slave_timeout_ms)
         self.master = Machine(world, model, disk, Role(master, wires, plan.master_power_loss))
-        self._disk = WatchedDisk(world.random, lambda: world.time_ms)
+        self.slave_disk = WatchedDisk(world.random, lambda: world.time_ms)
         self.follower = Follower(
-            self._chronicle, self._disk, is_sync_flush=plan.is_slave_sync_flush
+            self._chronicle, self.slave_disk, is_sync_flush=plan.is_slave_sync_flush
         )
-        slave = {
+        self.slave_properties = {
             "brokerRole": "SLAVE",
             "brokerId": "1",
+            "brokerIP1": "10.0.0.2",
+            "haAllowedAddresses": ALL,
+            "namesrvAddr": NAME_SERVER,
             "slaveReadEnable": "true",
             "flushDiskType": "SYNC_FLUSH" if plan.is_slave_sync_flush else "ASYNC_FLUSH",
         }
-        self.slave = Machine(
-            world, self.follower, self._disk, Role(slave, wires, plan.slave_power_loss)
-        )
+        role = Role(self.slave_properties, wires, plan.slave_power_loss)
+        self.slave = Machine(world, self.follower, self.slave_disk, role)
+        self.names = WorldNames(world)
         self._offsets = FollowedOffsets()
         self.links = WorldLinks(world, self.master, wires)
-        model.copying.on_copied = self.follower.acknowledged
+        model.copying.on_copied = self._acknowledged
         model.on_opened = self._master_opened
         self._readers = [
-            Asker(world, self.slave, number, _READ, (5, 1)) for number in range(_READERS)
+            Asker(world, self.slave, number, READ, (5, 1)) for number in range(_READERS)
         ]
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """Return what happens to the two, and how often."""
-        plan = self._world.plan
+        plan = self.world.plan
         return [
             (plan.part_every_ms, self._part),
             (plan.slave_crash_every_ms, self._hurt),
@@ -95,51 +111,45 @@ class Pair:
 
     def _look(self) -> None:
         """Note the offsets of both, again and again."""
-        world = self._world
+        world = self.world
         cores = (self.slave.core, self.master.core)
         states = [core.state for core in cores if core is not None]
-        if self.slave.core is None or self._disk.is_full:
+        if self.slave.core is None or self.slave_disk.is_full:
             states = []
         self._offsets.look(world.time_ms, self._model.tables.offsets, states)
         world.later(LOOK_MS, self._look)
 
     def _tend(self) -> None:
-        """Do what an operator does.
+        """Do what an operator does, again and again."""
+        if self.master.core is not None:
+            self.world.note(tend(self.slave, self.follower, self.slave_disk, self.master.core))
+        self.world.later(_TEND_MS, self._tend)
 
-        A slave that was away too long gets an empty store. One that has something else is cut.
-        """
-        master, slave = self.master.core, self.slave.core
-        if master is not None and slave is not None:
-            end = slave.state.store.log.end
-            if 0 < end < master.state.store.log.start:
-                self._world.note("the slave gets an empty store")
-                self.slave.lose_disk()
-                self.follower.emptied()
-            elif slave.state.is_unverified and not self._disk.is_full:
-                cut = begin_of_record(slave.state.store.log, self.follower.same)
-                self._world.note("the slave is cut", cut)
-                self.slave.cut_log(cut)
-                self.follower.was_cut(cut)
-        self._world.later(_TEND_MS, self._tend)
+    def _acknowledged(self, entry: Entry) -> None:
+        self.follower.acknowledged(entry)
+        self.told_ends = max(self.told_ends, entry.log_end)
 
     def _master_opened(self, core: BrokerCore) -> None:
         self._chronicle.opened(core.state.store.log)
+        self.told_ends = min(self.told_ends, self._chronicle.end)
         self.follower.master_opened()
 
     def _part(self) -> None:
-        world = self._world
+        world = self.world
         if not self.wires.are_parted:
             world.note("parted")
+            self.parted_ms = world.time_ms
             self.wires.part(are_parted=True)
             world.later(world.around(world.plan.part_for_ms), self._join)
 
     def _join(self) -> None:
         if self.wires.are_parted:
-            self._world.note("joined")
+            self.world.note("joined")
+            self.parted_ms = self.world.time_ms
             self.wires.part(are_parted=False)
 
     def _hurt(self) -> None:
-        world = self._world
+        world = self.world
         if world.chance(world.plan.clean_stop):
             self.slave.stop_cleanly()
             return
@@ -149,7 +159,7 @@ class Pair:
 
     def make_peace(self) -> None:
         """End the slave's troubles."""
-        self._disk.stop_before = None
+        self.slave_disk.stop_before = None
         self.slave.give_room()
         self._join()
 
@@ -184,30 +194,46 @@ class Pair:
             raise Violation("the slave has other progress of delays than its master")
 
     def lose_master(self) -> None:
-        """Lose the master with its disk, and let the slave be the master of what it has.
+        """Lose the master with its disk, and let the slave be the master of what it has."""
+        self.world.note("the master is lost")
+        self.master.destroy()
+        self.promote()
+
+    def promote(self) -> None:
+        """End the slave, however it goes, and promote its store as the operator does.
 
         Everything must be there that was acknowledged because a slave has it.
         """
-        world = self._world
-        world.note("the master is lost")
-        self.master.destroy()
+        self.world.note("the slave is promoted")
         is_power_loss = self.slave.destroy()
-        self._disk.stop_before = None
+        disk = self.slave_disk
+        disk.stop_before = None
         self.slave.give_room()
         floors = self._offsets.floors()
         must_have = self.follower.must_survive(is_power_loss=is_power_loss)
-        core = BrokerCore(config_of(world.plan, {"brokerRole": "ASYNC_MASTER"}), self._disk)
-        core.open(world.now_ms)
+        note = load_role(disk) or RoleNote()
+        save_role(disk, note.promoted("ASYNC_MASTER", note.epoch))
+        core = self.opened_again(disk, self.slave_properties)
         end = core.state.store.log.end
         if end < must_have:
             raise Violation(f"the promoted slave ends at {end}, {must_have} were promised")
         check_invariants(core)
-        self._can_be_read(core.state.store, end)
+        self._can_be_read(core.state.store, min(end, self.follower.same))
         for key, floor in floors.items():
             queue = core.state.store.queue(*key[1:])
             offset = offset_of(core.state, key)
             if offset < min(floor, queue.end if queue else 0):
                 raise Violation(f"{key} goes back from {floor} to {offset} with the promotion")
+        disk.kill()
+
+    def opened_again(self, disk: WatchedDisk, properties: Mapping[str, str]) -> BrokerCore:
+        """Return what a broker finds on a disk that no machine uses."""
+        role = BrokerRole()
+        config = config_of(self.world.plan, role.settle(disk, properties))
+        role.prepare(disk, config.segment_size)
+        core = BrokerCore(config, disk)
+        core.open(self.world.now_ms)
+        return core
 
     def _can_be_read(self, store: MessageStore, end: int) -> None:
         """Compare every queue of the slave with the model, up to where its log ends."""
@@ -217,6 +243,27 @@ class Pair:
             entries = [each for each in kept if each.log_end <= end]
             for entry in entries:
                 _expect_at(store, topic, queue_id, entry)
+
+
+def tend(slave: Machine, follower: Follower, disk: WatchedDisk, master: BrokerCore) -> str:
+    """Do what an operator does for a slave, and return it.
+
+    One that was away too long gets an empty store. One that has something else is cut.
+    """
+    core = slave.core
+    if core is None:
+        return ""
+    log = core.state.store.log
+    if 0 < log.end < master.state.store.log.start:
+        slave.lose_disk()
+        follower.emptied()
+        return "the slave gets an empty store"
+    if core.state.is_unverified and not disk.is_full:
+        cut = begin_of_record(log, follower.same)
+        slave.cut_log(cut)
+        follower.was_cut(cut)
+        return f"the slave is cut at {cut}"
+    return ""
 
 
 def _expect_at(store: MessageStore, topic: str, queue_id: int, entry: Entry) -> None:

@@ -3,10 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.master_tables import MasterTables
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
+from reliable_mq.broker_core.requests import at_slave
+from reliable_mq.broker_core.store.acknowledged import AcknowledgedFile
+from reliable_mq.broker_core.store.role_note import RoleNote
+from reliable_mq.replication.ha_frames import Transfer
+from reliable_mq.replication.log_comparison import LogComparison
 from reliable_mq.runtime import replication
+from reliable_mq.runtime.fence import Fence
 from reliable_mq.wire.codes import RequestCode
 
 _Original = Any  # a function of the product, whatever it takes
@@ -36,6 +44,33 @@ def _take_no_offsets(original: _Original) -> _Original:
     return take
 
 
+def _find_no_difference(comparison: LogComparison, transfer: Transfer) -> Transfer | None:
+    """Take what the slave has for what the master has."""
+    common = max(0, comparison.end - transfer.offset)
+    comparison.at += len(transfer.data)
+    rest = transfer.data[common:]
+    return Transfer(transfer.offset + common, rest) if rest else None
+
+
+async def _see_nobody(_fence: Fence) -> list[tuple[str, int, int]]:
+    return []
+
+
+async def _never_look(_fence: Fence) -> None:
+    """Believe to be the master for as long as the broker runs."""
+
+
+def _keep_the_epoch(original: _Original) -> _Original:
+    def promoted(note: RoleNote, role: str, epoch: int) -> Any:
+        return msgspec.structs.replace(original(note, role, epoch), epoch=note.epoch)
+
+    return promoted
+
+
+def _note_nothing(_file: AcknowledgedFile, _offset: int) -> None:
+    """Acknowledge, and do not remember it."""
+
+
 PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "an answer before the slave has it": (
         ReplicatedAnswers,
@@ -52,6 +87,12 @@ PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]
         "kept",
         _report_what_is_received,
     ),
+    "a tail served that differs": (at_slave, "_if_verified", lambda _: lambda show: show),
+    "a tail not compared": (LogComparison, "take", lambda _: _find_no_difference),
+    "a promotion without a fence": (Fence, "_others", lambda _: _see_nobody),
+    "a former master goes on": (Fence, "watch_forever", lambda _: _never_look),
+    "a promotion without an epoch": (RoleNote, "promoted", _keep_the_epoch),
+    "an acknowledgement not noted": (AcknowledgedFile, "note", lambda _: _note_nothing),
     "offsets not taken over": (MasterTables, "_take", _take_no_offsets),
 }
 
@@ -64,9 +105,32 @@ _PAIR = {
     "slave_crash_every_ms": 0.0,
     "part_every_ms": 0.0,
 }
+_LOSSY_MASTER = {  # the master loses what the slave has: the slave is ahead, and differs
+    **_PAIR,
+    "is_sync_flush": False,
+    "sync_interval_ms": 500.0,
+    "wire_ms": 0.05,
+    "master_power_loss": 1.0,
+    "crash_every_ms": 500.0,
+    "clean_stop": 0.0,
+    "loses_master": False,
+    "promotes": False,
+}
+_RIVALS = {**_PAIR, "loses_master": False, "promotes": True, "crash_every_ms": 0.0}
 PAIR_HABITATS: Mapping[str, Mapping[str, object]] = {
     "an answer before the slave has it": _PAIR,
     "a late answer says nothing of slaves": _PAIR,
     "a report before the disk": {**_PAIR, "wire_ms": 0.05, "disk_ms": 5.0},
-    "offsets not taken over": {**_PAIR, "loses_master": False, "kinds_off": []},
+    "a tail served that differs": _LOSSY_MASTER,
+    "a tail not compared": _LOSSY_MASTER,
+    "a promotion without a fence": {**_RIVALS, "crash_every_ms": 500.0},
+    "a former master goes on": _RIVALS,
+    "a promotion without an epoch": _RIVALS,
+    "an acknowledgement not noted": _RIVALS,
+    "offsets not taken over": {
+        **_PAIR,
+        "loses_master": False,
+        "promotes": False,
+        "kinds_off": [],
+    },
 }

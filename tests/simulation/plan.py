@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, kw_only=True):
     slave_full_every_ms: float = 0.0  # 0: never
     both_die: float = 0.0  # of the slave's crashes
     loses_master: bool = False  # at the end of the faults the master's disk is lost
+    promotes: bool = False  # then the slave is promoted, and its master may live
 
 
 def plan_of(seed: int, kinds: list[str]) -> Plan:
@@ -127,6 +128,7 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
     if not role:
         return plan
     timeout_ms = random.choice((300, 3_000))
+    ending = random.choice(("lost", "lost", "promoted", "promoted", "calm", "calm", "calm"))
     return msgspec.structs.replace(
         plan,
         role=role,
@@ -141,5 +143,7 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         slave_power_loss=random.choice((0.0, 0.5, 1.0)),
         slave_full_every_ms=sometimes(0.3, random.choice((1_000.0, 4_000.0))),
         both_die=random.choice((0.0, 0.3)),
-        loses_master=random.random() < 0.3,
+        loses_master=ending == "lost",
+        promotes=ending == "promoted",
+        master_power_loss=random.choice((0.0, 0.0, 0.5, 1.0)),
     )

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
-from tests.simulation.loop import WorldLoop
+from tests.simulation.loop import WorldLoop, broken
 from tests.simulation.wires import Wires
 
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_reading import port_for_slaves
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.runtime.broker_role import BrokerRole
@@ -23,6 +24,10 @@ PORT = 10912
 ALL = "10.0.0.0/8"  # the addresses of the world
 
 
+def _never_cut(offset: int) -> None:
+    raise AssertionError(f"the log is cut at {offset}, and may have been acknowledged")
+
+
 class Role(NamedTuple):
     """What a machine is to another one.
 
@@ -30,36 +35,40 @@ class Role(NamedTuple):
         properties: the broker's.
         wires: between the two.
         power_loss: how many of its deaths take what is not on the medium.
+        on_cut: called before its log is cut at an offset because it differs from its master's.
     """
 
     properties: Mapping[str, str]
     wires: Wires
     power_loss: float
+    on_cut: Callable[[int], None] = _never_cut
 
-    def settle(self, disk: Disk, config: BrokerConfig, on_end: Callable[[], None]) -> BrokerRole:
-        """Decide the role of a life, and cut the log where its note says."""
+    def settle(
+        self, disk: Disk, segment_size: int, on_end: Callable[[], None]
+    ) -> tuple[BrokerRole, dict[str, str]]:
+        """Decide the role of a life, and cut the log where its note says.
+
+        Return the role, and the properties with it.
+        """
         settled = BrokerRole()
-        settled.settle(disk, self.properties)
+        properties = settled.settle(disk, self.properties)
         settled.on_end = on_end
-        settled.prepare(disk, config.segment_size)
-        return settled
+        if settled.note.truncate_to >= 0:
+            self.on_cut(settled.note.truncate_to)
+        settled.prepare(disk, segment_size)
+        return settled, {**properties, **port_for_slaves(properties, PORT - 1)}
 
-    def begin(
+    def bound(
         self,
-        loop: WorldLoop,
-        parts: tuple[BrokerConfig, BrokerCore, LogWriter],
+        config: BrokerConfig,
         send: Callable[[list[Answer]], None],
         run_turn: Callable[[], None],
         role: BrokerRole,
     ) -> "Replicating":
-        """Let one life of the machine replicate."""
-        config, core, writer = parts
+        """Return the replication of one life, before anything goes in or out."""
         whole = Replication(send, run_turn, ServerTls(TlsSettings()), role)
         _finish(whole.bind(config, "10.0.0.1", cast("Listener", _NoOtherPort())))
-        _finish(whole.serve(core))
-        registrar = cast("Registrar", _NoRegistrar())
-        works = whole.works(core, writer, registrar)
-        return Replicating(whole, [loop.carry_out(work) for work in works])
+        return Replicating(whole, [])
 
 
 class Replicating(NamedTuple):
@@ -67,6 +76,29 @@ class Replicating(NamedTuple):
 
     whole: Replication
     works: list["asyncio.Task[Any]"]
+
+    async def begin(
+        self,
+        loop: WorldLoop,
+        core: BrokerCore,
+        writer: LogWriter,
+        send: Callable[[list[Answer]], None],
+        open_doors: Callable[[], None],
+    ) -> None:
+        """Begin to replicate and to serve, in the order in which `BrokerServer` does it.
+
+        Raises:
+            FormerMaster: when another broker is the master.
+        """
+        config = core.state.config
+        registrar = cast("Registrar", _NoRegistrar())
+        if not config.is_slave:
+            registrar = Registrar(core.state, config.name_servers.split(";"), send, broken)
+        await self.whole.check(core, registrar)
+        await self.whole.serve(core)
+        open_doors()
+        await registrar.register()
+        self.works.extend(map(loop.carry_out, self.whole.works(core, writer, registrar)))
 
     async def cancel(self) -> None:
         """End the work, as a broker does that stops."""
@@ -80,6 +112,9 @@ class _NoRegistrar:
 
     master = "10.0.0.1:10911"
     master_ha = f"10.0.0.1:{PORT}"
+
+    async def register(self) -> None:
+        """Do nothing: nobody asks for slaves."""
 
 
 class _NoOtherPort:

@@ -15,6 +15,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.pair import Pair
 from tests.simulation.plan import START_MS, plan_of
+from tests.simulation.rivalry import CALM_MS, COPY_MS, RIVALRY_MS, Rivalry
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
 
@@ -22,7 +23,7 @@ from reliable_mq.errors import ReliableMQError
 
 _CALM_MS = 25_000.0  # enough for every delay level to come, and every long poll to end
 
-_NO_BUG = "the disk is full"
+_NO_BUGS = ("the disk is full", "this broker takes no messages any more and stops")
 
 
 class Outcome(NamedTuple):
@@ -45,7 +46,7 @@ class _Bugs(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.getMessage().startswith(_NO_BUG):
+        if not record.getMessage().startswith(_NO_BUGS):
             self.lines.append(self.format(record))
 
 
@@ -60,6 +61,7 @@ class Scene:
         self.disk = WatchedDisk(world.random, lambda: world.time_ms)
         self.model = Model(JUDGES, plan, self.disk)
         self.pair = Pair(world, self.model, self.disk) if plan.role else None
+        self.rivalry: Rivalry | None = None
         self.machine = self.pair.master if self.pair else Machine(world, self.model, self.disk)
         kinds = {name: kind for name, (_, kind) in ASKED.items() if name not in plan.kinds_off}
         kinds = kinds or {name: kind for name, (_, kind) in ASKED.items()}
@@ -113,7 +115,8 @@ class Scene:
             self.machine.start()
             self._play(None)
             return
-        with in_world(self.world, self.pair.links):
+        pair = self.pair
+        with in_world(self.world, lambda: pair.links, pair.names):
             self.pair.start()
             self._play(self.pair)
 
@@ -123,12 +126,10 @@ class Scene:
         if pair is not None and plan.loses_master:
             pair.lose_master()
             return
-        world.note("calm")
-        world.is_calm = True
-        if pair is not None:
-            pair.make_peace()
-        self.disk.stop_before = None
-        self.machine.give_room()
+        if pair is not None and plan.promotes:
+            self._promote(Rivalry(pair))
+            return
+        self._make_peace(pair)
         self.machine.set_clock(max(0.0, world.highest_ms - world.time_ms - world.clock_ahead_ms))
         self._run(world.time_ms + _CALM_MS)
         core = self.machine.core
@@ -152,10 +153,34 @@ class Scene:
             raise Violation("the broker does not come up again")
         self._everything_can_be_read()
 
+    def _promote(self, rivalry: Rivalry) -> None:
+        self.rivalry = rivalry
+        rivalry.begin()
+        self._run(self.world.time_ms + RIVALRY_MS)
+        self._make_peace(self.pair)
+        self._run(self.world.time_ms + CALM_MS)
+        rivalry.is_over()
+        rivalry.demote()
+        self._run(self.world.time_ms + CALM_MS)
+        rivalry.note_end()
+        self._run(self.world.time_ms + COPY_MS)
+        rivalry.both_are_the_same()
+
+    def _make_peace(self, pair: Pair | None) -> None:
+        """End the faults."""
+        self.world.note("calm")
+        self.world.is_calm = True
+        if pair is not None:
+            pair.make_peace()
+        self.disk.stop_before = None
+        self.machine.give_room()
+
     def forget(self) -> None:
         """Let go of work that never began; nothing is played any more."""
         if self.pair is not None:
             self.pair.forget()
+        if self.rivalry is not None:
+            self.rivalry.forget()
         self.machine.forget()
 
     def _run(self, until_ms: float) -> None:

@@ -1,6 +1,7 @@
 """The promise of a timed message: in its millisecond, never early, never lost, never twice."""
 
 import heapq
+import itertools
 from typing import TYPE_CHECKING
 
 from tests.simulation.facts import Entry, Violation
@@ -23,7 +24,8 @@ class TimedMessages:
         self._backlog_ms = 0.0  # one look takes up no more than a file of the queue holds
         self._slack_ms = _PRECISION_MS + 2 * tick_ms
         self._waiting: dict[tuple[str, int, bytes], list[Entry]] = {}
-        self._due: list[tuple[int, int, Entry]] = []
+        self._due: list[tuple[int, int, int, Entry]] = []  # when, log offset, number of the push
+        self._pushes = itertools.count()
         self._causes: dict[int, Entry] = {}  # by the delivery's log offset
         self._recalls: dict[str, list[Entry]] = {}  # by the key of what is taken back
         self._delivered: set[int] = set()  # log offsets of timed messages
@@ -37,7 +39,7 @@ class TimedMessages:
             return
         place = (entry.real_topic, entry.real_queue_id, entry.body)
         self._waiting.setdefault(place, []).append(entry)
-        heapq.heappush(self._due, (entry.due_ms, entry.log_offset, entry))
+        heapq.heappush(self._due, (entry.due_ms, entry.log_offset, next(self._pushes), entry))
 
     def delivered(self, entry: Entry, now_ms: int) -> bool:
         """Whether a record is the delivery of a timed message. Raises when it comes too early."""
@@ -72,7 +74,7 @@ class TimedMessages:
             self._opened_ms = now_ms
         self._seen_ms = max(self._seen_ms, now_ms)
         while self._due and self._due[0][0] + self._slack_ms < now_ms:
-            _, _, entry = self._due[0]
+            entry = self._due[0][-1]
             is_due = entry.log_offset not in self._delivered and self._is_stored(entry)
             if is_due and entry.unique_key not in self._recalls:
                 ready_ms = self._opened_ms + self._backlog_ms

@@ -5,13 +5,15 @@ need not believe the broker.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import strerror
 from pathlib import PurePosixPath
 from random import Random
 from typing import Any
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
 from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation
 
@@ -108,3 +110,13 @@ class WatchedDisk(MemoryDisk):
             self.on_log(first + operation.at, data)
         elif operation.verb == "sync":
             self._unsynced.pop(first, None)
+
+
+@contextmanager
+def without_room() -> Iterator[None]:
+    """Go on when there was no room on the disk, as the server does."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        if not is_out_of_room(error):
+            raise

@@ -234,7 +234,7 @@ class BrokerState:
             self.files.when_saved(lambda: self.registered_replies.append((connection, frame)))
 
     def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
-        """Note that a half message was settled; `frame` leaves when this is stored."""
+        """Note that a half was settled, or resumed; `frame` leaves when this is stored."""
         self._ends_ms = now_ms
         if frame:
             self._ends.append((connection, frame))

@@ -34,9 +34,10 @@ from reliable_mq.wire.record_scan import head_at
 
 SETTLED_TAG = "d"
 OFFSET_SEPARATOR = ","
-# Queue of the op topic for halves that were settled after they were given up. Apache's broker reads
-# only queue 0, and does not need these records.
-LATE_QUEUE = 1
+# Queue of the op topic for transactions that were given up, and then settled or resumed. Its
+# records name those of TRANS_CHECK_MAX_TIME_TOPIC, which expire after every half of a transaction.
+# Apache's broker reads only queue 0, and does not need these records.
+LATE_QUEUE = 2
 # A transaction may end long after the broker gave it up. So many of these are remembered.
 _GIVEN_UP_MAX = 10_000
 _READ_AT_ONCE = 1_000
@@ -52,9 +53,9 @@ class PendingHalves:
     def __init__(self) -> None:
         self._pending: dict[int, int] = {}  # log offset by queue offset
         self._copies: dict[_Identity, int] = {}  # queue offsets of pending copies
-        self._given_up: dict[_Identity, None] = {}
+        self._given_up: dict[_Identity, int] = {}  # queue offsets in TRANS_CHECK_MAX_TIME_TOPIC
         self._unrecorded: list[int] = []  # settled halves without an op record
-        self._late: list[int] = []  # the same, for halves that were given up before
+        self._late: list[int] = []  # the same, for what was given up before
         self._ops: deque[tuple[int, int]] = deque()  # (queue offset of an op record, highest half)
         self._end = 0
         self._op_offset = 0
@@ -98,7 +99,10 @@ class PendingHalves:
         pending = self._pending_offset_of(half)
         if pending is not None:
             del self._pending[pending]
-        self._given_up.pop(_identity(half), None)
+        given_up = self._given_up.pop(_identity(half), None)
+        if given_up is not None:
+            self._late.append(given_up)
+            self.is_op_due = True
         self.add(place)
         self._copies[_identity(half)] = place.queue_offset
 
@@ -106,18 +110,18 @@ class PendingHalves:
         """Whether a half, or a given-up one, belongs to a transaction that is not settled."""
         return self._pending_offset_of(half) is not None or _identity(half) in self._given_up
 
-    def give_up(self, offset: int, half: Record) -> None:
-        """Note that a pending half was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+    def give_up(self, offset: int, half: Record, place: AppendResult) -> None:
+        """Note that a pending half was moved to TRANS_CHECK_MAX_TIME_TOPIC, to `place`."""
         self._forget(offset, half)
-        self._note_given_up(half)
+        self._note_given_up(half, place.queue_offset)
 
     def drop(self, offset: int) -> None:
         """Remove a pending half whose record is lost."""
         del self._pending[offset]
         self._copies = {key: copy for key, copy in self._copies.items() if copy != offset}
 
-    def _note_given_up(self, half: Record) -> None:
-        self._given_up[_identity(half)] = None
+    def _note_given_up(self, half: Record, offset: int) -> None:
+        self._given_up[_identity(half)] = offset
         if len(self._given_up) > _GIVEN_UP_MAX:
             del self._given_up[next(iter(self._given_up))]
 
@@ -136,8 +140,7 @@ class PendingHalves:
             self._forget(offset, half)
             self._unrecorded.append(offset)
         else:
-            del self._given_up[_identity(half)]
-            self._late.append(half.queue_offset)
+            self._late.append(self._given_up.pop(_identity(half)))
         self.is_op_due = True
 
     def _pending_offset_of(self, half: Record) -> int | None:
@@ -217,11 +220,11 @@ class PendingHalves:
                 offset, log_offset = latest.get(_identity(half), (-1, -1))
                 if log_offset > half.commit_log_offset:  # it was resumed
                     continue
-                self._note_given_up(half)
+                self._note_given_up(half, half.queue_offset)
                 if offset in self._pending:
                     self._forget(offset, half)
-            for half in _settled_late(store):
-                self._given_up.pop(_identity(half), None)
+            over = set(_settled_late(store))
+            self._given_up = {key: at for key, at in self._given_up.items() if at not in over}
         begins = list(self._pending.values())
         if self._given_up:
             begins.append(max(vouched_end, store.log.start))
@@ -279,17 +282,11 @@ def _offset(word: str) -> int:
     return int(word) if word.isdecimal() and len(word) <= _DIGITS_MAX else -1
 
 
-def _settled_late(store: MessageStore) -> Iterator[Record]:
-    """Yield halves that were settled after they were given up."""
-    ops, halves = store.queue(OP_TOPIC, LATE_QUEUE), store.queue(HALF_TOPIC, 0)
-    if ops is None or halves is None:
-        return
-    for op in _records(store, OP_TOPIC, ops.end - _GIVEN_UP_MAX, LATE_QUEUE):
-        for offset in _named(op.body):
-            if halves.first <= offset < halves.end:
-                half = store.read_record(halves.unit(offset).commit_log_offset)
-                if half:
-                    yield half
+def _settled_late(store: MessageStore) -> Iterator[int]:
+    """Yield where given-up halves are whose transactions were settled or resumed later."""
+    ops = store.queue(OP_TOPIC, LATE_QUEUE)
+    for op in _records(store, OP_TOPIC, ops.end - 2 * _GIVEN_UP_MAX, LATE_QUEUE) if ops else ():
+        yield from _named(op.body)
 
 
 def _records(store: MessageStore, topic: str, begin: int, queue_id: int = 0) -> Iterator[Record]:

@@ -194,8 +194,8 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
         born_host=half.born_host,
         reconsume_times=half.reconsume_times,
     )
-    state.append(given_up, now_ms)
-    state.halves.give_up(offset, half)
+    place = state.append(given_up, now_ms)
+    state.halves.give_up(offset, half, place)
     state.count_half(half.property_map(), -1, now_ms)
 
 

@@ -44,6 +44,7 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
     pending = len(state.halves)
     state.halves.resume(half, place)
     state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
+    state.settled(request.connection.id, None, request.now_ms)
     if not request.command.is_oneway:
         frame = encode_answer(reply(request.command))
         state.reply_when_stored(request.connection.id, place.end, frame)
