@@ -64,7 +64,7 @@ CASES = {
     ),
     "a migration": (f"from reliable_mq import *; {SQLITE}.migrate()", "migrations"),
     "mails": (
-        f"from reliable_mq import *; ReliableMQ('shop', database='sqlite:///a.db', {MAIL}).alerts()",
+        f"from reliable_mq import *; ReliableMQ('a', database='sqlite:///a.db', {MAIL}).alerts()",
         "mail",
     ),
     "compression by LZ4": ("from reliable_mq import *; ClientSettings(compression='lz4')", "lz4"),
