@@ -53,7 +53,9 @@ def figures_of(server: BrokerServer) -> dict[str, float]:
     return {each.name.removeprefix("reliable_mq_broker_"): each.value for each in samples}
 
 
-def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(tmp_path: Path) -> None:
+def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given a slave whose disk has no room, when messages come, then both say what it lacks."""
 
     async def scene() -> None:
@@ -71,6 +73,9 @@ def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(tmp_path: Path) 
             room = asyncio.Event()
             store = slave._replication._slave._store  # type: ignore[union-attr]
             store.room = room.wait  # type: ignore[method-assign]
+            monkeypatch.setattr(type(store), "has_room", property(lambda _: room.is_set()))
+            await client.send(Message(topic="t", body=b"2"))
+            await eventually(lambda: end_of(slave) == end_of(master))
             for number in range(20):
                 await client.send(Message(topic="t", body=b"%d" % number * 1_000))
             lacks = end_of(master) - end_of(slave)

@@ -296,6 +296,7 @@ class BrokerServer:
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
+            self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
         state = self._core.state
         if turn.registered_replies or state.unregistered:
@@ -317,10 +318,11 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            core = self._core
-            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            if self._replication.is_on:
-                self._replication.stored()
+            core, copies = self._core, self._replication
+            now, report = now_ms(), copies.report
+            core.stored(end, durable=is_durable, now_ms=now, answer=self._send, report=report)
+            if copies.master is not None:
+                copies.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it

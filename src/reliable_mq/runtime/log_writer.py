@@ -58,7 +58,7 @@ class LogWriter:
         disk: the store's folder.
         sync_interval: seconds between syncs of the log; 0: each batch is synced before its report.
         on_stored: called on the loop with the end of the log, and whether all of it is durable.
-        on_written: called on the loop with the end of what is written, before it is synced.
+        on_written: called on the loop with each batch when it is written, before it is synced.
         on_saved: called on the loop when all pending configuration files are written.
         on_room: called on the loop. False: the disk is full for the log or a configuration file.
             True: everything that waited for room is written.
@@ -76,7 +76,7 @@ class LogWriter:
         on_room: Callable[[bool], None] = lambda _has_room: None,
         on_saved: Callable[[], None] = lambda: None,
         *,
-        on_written: Callable[[int], None] | None = None,
+        on_written: Callable[[LogBatch], None] | None = None,
         jobs: Jobs | None = None,
         on_broken: OnBroken = die,
     ) -> None:
@@ -167,7 +167,7 @@ class LogWriter:
             self._unsynced[write.segment] = None
         self._end = batch.end
         if self._on_written is not None:
-            self._on_written(batch.end)
+            self._on_written(batch)
         if not self._sync_interval:
             if not self._is_syncing:
                 self.sync()

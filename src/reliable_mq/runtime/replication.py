@@ -17,12 +17,13 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
 from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
-from reliable_mq.replication.copied_log import CopiedRecord
+from reliable_mq.replication.copied_log import CopiedRun
 from reliable_mq.replication.ha_figures import (
     MasterLog,
     SlaveLag,
@@ -86,7 +87,7 @@ class Replication:
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
-        self.is_on = False  # whether `stored` has somebody to tell
+        self.report: Callable[[], None] | None = None  # to the master of a slave
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._copy: _CoreAsSlaveStore | None = None  # of a slave
@@ -114,7 +115,6 @@ class Replication:
                 await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
             except AddressRefused as error:
                 broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
-        self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
 
@@ -189,6 +189,7 @@ class Replication:
             self._tls if self._config.ha_tls else None,
             self._config.shared_names,
         )
+        self.report = slave.stored
         tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
 
@@ -200,14 +201,17 @@ class Replication:
         slaves = self.master.slaves if self.master is not None else []
         return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
 
-    def early(self, core: BrokerCore) -> Callable[[int], None] | None:
-        """Return what takes the end of what is written, before its sync; None: nothing does."""
+    def early(self, core: BrokerCore) -> Callable[[LogBatch], None] | None:
+        """Return what takes each batch that is written, before its sync; None: nothing does."""
         if not self._config.copies_early:
             return None
 
-        def written(end: int) -> None:
-            core.state.store.log.mark_written(end)
-            self.stored()
+        def written(batch: LogBatch) -> None:
+            core.state.store.log.mark_written(batch.end)
+            if self.report is not None:
+                self.report()
+            if self.master is not None:
+                self.master.advance_by(batch)
 
         return written
 
@@ -225,11 +229,13 @@ class Replication:
             yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
     def stored(self) -> None:
-        """Tell slaves or the master that more of the log is stored."""
-        if self.master is not None:
-            self.master.advance()
-        if self._slave is not None:
-            self._slave.stored()
+        """Let the slaves have what is stored now."""
+        if self.master is None:
+            return
+        if self._config.slaves_needed:
+            self.master.advance()  # what was not sent when it was written
+        else:
+            self.master.advance_soon()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -303,10 +309,15 @@ class _CoreAsSlaveStore:
         """Let the empty log begin at an offset."""
         self._copier.begin_at(offset)
 
-    def copy(self, records: Sequence[CopiedRecord]) -> None:
-        """Append records; they are written at the end of the turn."""
-        for record in records:
-            self._copier.append(*record)
+    @property
+    def has_room(self) -> bool:
+        """Whether everything that was copied is written."""
+        return not self._writer.is_waiting_for_room
+
+    def copy(self, runs: Sequence[CopiedRun]) -> None:
+        """Append records and blanks, and write them."""
+        for run in runs:
+            self._copier.append(*run)
         self._run_turn()
 
     async def room(self) -> None:
