@@ -47,7 +47,12 @@ IN_BATCH = 256
 CALM_SECONDS = 5.0
 LOOK_SECONDS = 0.25
 RATE_BAR, P99_BAR = 0.5, 1.5
-PAIR = {"brokerName": "pair", "brokerIP2": "127.0.0.1"}
+PAIR = {
+    "brokerName": "pair",
+    "brokerIP2": "127.0.0.1",
+    "diskSpaceWarningLevelRatio": "99",  # the log, its copies and whatever else is here
+    "diskSpaceCleanForciblyRatio": "99",
+}
 
 
 def fill(store: Path, size: int) -> int:

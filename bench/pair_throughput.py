@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--brokers", nargs="+", choices=MAKERS, default=list(MAKERS))
     parser.add_argument("--threads", nargs="+", type=int, default=list(THREADS))
     parser.add_argument("--quick", action="store_true", help="short rounds, nothing written")
-    parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
+    parser.add_argument("--warmup", type=float, help="seconds (30; quick: 15)")
     parser.add_argument("--runs", type=int, help="rounds per mode and pair (3; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 3)")
     parser.add_argument(
@@ -135,7 +135,7 @@ def main() -> int:
         return 2
     pin_to_two_cores()
     lengths: dict[str, Any] = {
-        "warmup": options.warmup or (5 if options.quick else 15),
+        "warmup": options.warmup or (15 if options.quick else 30),
         "runs": options.runs or (1 if options.quick else 3),
         "seconds": options.seconds or (3 if options.quick else 5),
     }

@@ -357,8 +357,8 @@ class Machine:
         whole = self._replicating.whole if self._replicating is not None else None
         core.stored(end, durable=is_durable, report=whole.report if whole is not None else None)
         self._model.stored(end, self._world.now_ms)
-        if whole is not None:
-            whole.stored()
+        if whole is not None and whole.master is not None:
+            whole.master.stored()
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:

@@ -318,11 +318,10 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            core, copies = self._core, self._replication
-            now, report = now_ms(), copies.report
-            core.stored(end, durable=is_durable, now_ms=now, answer=self._send, report=report)
+            core, copies, report = self._core, self._replication, self._replication.report
+            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send, report=report)
             if copies.master is not None:
-                copies.stored()
+                copies.master.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -381,6 +380,7 @@ class BrokerServer:
         self._tls.close()
         self._listener.stop_reading()
         await self._finish()
+        self._replication.finish()
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover

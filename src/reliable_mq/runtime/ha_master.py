@@ -65,6 +65,7 @@ class HaMaster:
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._is_gathering = False  # whether `advance` is due
+        self.is_awaited = False  # whether clients wait for slaves
 
     def invariants(self) -> None:
         """No slave has acknowledged what it was not sent."""
@@ -138,12 +139,15 @@ class HaMaster:
         for connection in self._connections:
             connection.push_batch(batch)
 
-    def advance_soon(self) -> None:
-        """Send what is new in the log soon, together with what comes until then.
+    def stored(self) -> None:
+        """Let slaves have what is stored now.
 
-        Each transfer costs both sides as much as several messages, and here no client waits for it.
+        If no client waits for it, it is sent soon, together with what comes until then: each
+        transfer costs both sides as much as several messages.
         """
-        if self._connections and not self._is_gathering:
+        if self.is_awaited:
+            self.advance()
+        elif self._connections and not self._is_gathering:
             self._is_gathering = True
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.advance)
 

@@ -144,6 +144,7 @@ class Replication:
         core.state.is_log_exposed = self._is_exposed(self.master)
         if self._config.slaves_needed:
             self.master.on_report = partial(self._note_reports, core)
+            self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
 
     def _is_exposed(self, master: HaMaster) -> bool:
@@ -228,14 +229,10 @@ class Replication:
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
             yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
-    def stored(self) -> None:
-        """Let the slaves have what is stored now."""
-        if self.master is None:
-            return
-        if self._config.slaves_needed:
-            self.master.advance()  # what was not sent when it was written
-        else:
-            self.master.advance_soon()
+    def finish(self) -> None:
+        """Let the slaves have the end of the log, before the store is closed."""
+        if self.master is not None:
+            self.master.advance()
 
     async def close(self) -> None:
         """Close the connections."""
