@@ -37,7 +37,7 @@ from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
+from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
@@ -170,16 +170,14 @@ class BrokerServer:
         state.has_name_server = own is not None
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
-        syncs: Syncs | None = kernel_syncs(self._on_broken)
-        if state.is_sync_flush:  # syncs are small, and a client waits for each
-            syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
             sync_interval,
             self._stored,
-            syncs,
+            syncs_of(self._on_broken, is_sync_flush=state.is_sync_flush),
             self._note_room,
             self._saved,
+            is_copying=config.is_slave,
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )

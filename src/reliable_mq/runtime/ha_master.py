@@ -37,7 +37,7 @@ _TEND_SECONDS = 1.0
 _CONNECTIONS_MAX = 100
 GATHER_SECONDS = 0.005
 """So long a master that waits for no slave gathers what it sends."""
-_TURN_SIZE = 256 * 1024  # bytes that one slave gets in one turn of the loop: 0.1 ms
+_TURN_SIZE = 128 * 1024  # bytes that one slave gets in one turn of the loop: 0.1 ms
 _SMALL_SIZE = 16 * 1024  # up to this, a copy costs less than a second piece
 _UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
 

@@ -195,7 +195,7 @@ class HaSlave:
             _transport, link = await asyncio.get_running_loop().create_connection(
                 partial(MasterLink, self._take_heard),
                 place.host,
-                place.port,
+                place.port or 0,
                 ssl=self._tls() if self._tls is not None else None,
             )
         return link

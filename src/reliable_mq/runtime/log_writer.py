@@ -27,7 +27,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.job_thread import JobThread
-from reliable_mq.runtime.syncs import Syncs
+from reliable_mq.runtime.syncs import PromptSyncs, Syncs
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
@@ -37,6 +37,7 @@ _Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
+_MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 
 
 class Jobs(Protocol):
@@ -63,6 +64,8 @@ class LogWriter:
         on_room: called on the loop. False: the disk is full for the log or a configuration file.
             True: everything that waited for room is written.
         syncs: syncs without a thread; None: the thread does it.
+        is_copying: whether much may come at once for which no client waits. Its syncs never run on
+            the loop, which takes more meanwhile.
         jobs: runs slow work; None: a thread of the writer's own.
         on_broken: takes an error after which the broker can guarantee nothing; must not return.
     """
@@ -77,6 +80,7 @@ class LogWriter:
         on_saved: Callable[[], None] = lambda: None,
         *,
         on_written: Callable[[LogBatch], None] | None = None,
+        is_copying: bool = False,
         jobs: Jobs | None = None,
         on_broken: OnBroken = die,
     ) -> None:
@@ -85,7 +89,9 @@ class LogWriter:
         self._on_stored = on_stored
         self._loop = asyncio.get_running_loop()
         self._syncs = syncs
+        self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
+        self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
         self._on_written = on_written
@@ -235,7 +241,11 @@ class LogWriter:
             if not self._is_syncing:
                 self._settled.set()
 
-        if self._syncs is None or not self._syncs.start(files, synced):
+        size, self._sync_end = end - self._sync_end, end
+        syncs = self._syncs
+        if self._is_copying and size > _MUCH and isinstance(syncs, PromptSyncs):
+            syncs = syncs.others
+        if syncs is None or not syncs.start(files, synced):
             self._sync_in_thread(files, synced)
 
     def _sync_in_thread(self, files: Sequence[DiskFile], synced: Callable[[], None]) -> None:
