@@ -57,6 +57,8 @@ TABLES_SECONDS = 5.0
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
 _ROOM_SECONDS = 0.1
+_SYNC_SECONDS = 0.001
+_UNSYNCED_MAX = 1024 * 1024  # bytes: some ms of a disk
 _CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
 _FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
@@ -255,6 +257,7 @@ class _CoreAsSlaveStore:
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
         state = core.state
+        self._syncs = state.is_sync_flush
         self._reports_disk = state.is_sync_flush and not state.config.copies_early
         self._writer = writer
         self._run_turn = run_turn
@@ -308,8 +311,13 @@ class _CoreAsSlaveStore:
 
     @property
     def has_room(self) -> bool:
-        """Whether everything that was copied is written."""
-        return not self._writer.is_waiting_for_room
+        """Whether everything that was copied is written, and most of it synced."""
+        return not (self._writer.is_waiting_for_room or self._is_syncing_much)
+
+    @property
+    def _is_syncing_much(self) -> bool:
+        """More at once would keep the disk from a master, or others, that share it."""
+        return self._syncs and self._log.written - self._log.durable > _UNSYNCED_MAX
 
     def copy(self, runs: Sequence[CopiedRun]) -> None:
         """Append records and blanks, and write them."""
@@ -318,9 +326,11 @@ class _CoreAsSlaveStore:
         self._run_turn()
 
     async def room(self) -> None:
-        """Return when the disk has room."""
+        """Return when there is room for more."""
         while self._writer.is_waiting_for_room:
             await asyncio.sleep(_ROOM_SECONDS)
+        while self._is_syncing_much:
+            await asyncio.sleep(_SYNC_SECONDS)
 
 
 class _TableFollower:
