@@ -46,13 +46,9 @@ GIB = 2**30
 IN_BATCH = 256
 CALM_SECONDS = 5.0
 LOOK_SECONDS = 0.25
+DISK_PERCENT_MAX = 90
 RATE_BAR, P99_BAR = 0.5, 1.5
-PAIR = {
-    "brokerName": "pair",
-    "brokerIP2": "127.0.0.1",
-    "diskSpaceWarningLevelRatio": "99",  # the log, its copies and whatever else is here
-    "diskSpaceCleanForciblyRatio": "99",
-}
+PAIR = {"brokerName": "pair", "brokerIP2": "127.0.0.1"}
 
 
 def fill(store: Path, size: int) -> int:
@@ -157,6 +153,17 @@ async def measure(home: Path, master: ReliableMQBroker, size: int) -> dict[str, 
     }
 
 
+def lack_of_room(place: Path, size: int) -> str:
+    """Return why so many bytes more are too much for a disk; "": they are not."""
+    disk = shutil.disk_usage(place)
+    if (disk.total - disk.free + size) * 100 < disk.total * DISK_PERCENT_MAX:
+        return ""
+    return (
+        f"{place}: with {size / GIB:.0f} GiB more, its disk is fuller than {DISK_PERCENT_MAX}%, "
+        "and a broker refuses sends; make room, or name another place with --directory"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The copy of a whole log.")
     parser.add_argument("--quick", action="store_true", help="a small log, nothing written")
@@ -166,7 +173,11 @@ def main() -> int:
     pin_to_two_cores()
     gib = options.gib or (1.0 if options.quick else 5.0)
     size = int(gib * GIB)
-    with tempfile.TemporaryDirectory(prefix="reliable-mq-copy-", dir=options.directory) as folder:
+    place = options.directory or Path(tempfile.gettempdir())
+    if reason := lack_of_room(place, 2 * size):
+        print(reason, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="reliable-mq-copy-", dir=place) as folder:
         home = Path(folder)
         count = fill(home / "master" / "store", size)
         print(f"{count:,} messages are in the log", flush=True)

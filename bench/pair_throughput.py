@@ -2,7 +2,7 @@
 and to ours. As `send_throughput`, which see: both pairs run at once, and take rounds in turn.
 
     python -m bench.pair_throughput [--role ASYNC_MASTER] [--settings SYNC_FLUSH/disk …]
-    python -m bench.pair_throughput --quick        four minutes, nothing written
+    python -m bench.pair_throughput --quick        some six minutes, nothing written
 
 Everything is on the same two cores: the client, both masters and both slaves. Both masters wait for
 one slave (`inSyncReplicas=2`; Apache's default of 1 waits for nobody). A setting is the flush type
