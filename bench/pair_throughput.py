@@ -106,7 +106,7 @@ def measure_setting(
 ) -> list[dict[str, Any]]:
     """Return the rounds of both pairs with one setting."""
     flush, _, slave_flush = setting.partition("/")
-    makers = {**MAKERS, "ours": partial(ours, slave_flush=slave_flush)}
+    makers: dict[str, Make] = {**MAKERS, "ours": partial(ours, slave_flush=slave_flush)}
     pairs = {key: partial(ReplicatedPair, makers[key], options.role) for key in options.brokers}
     modes = [Mode(flush, threads, 1) for threads in options.threads]
     rounds = measure(modes, pairs, patience=options.patience, **lengths)

@@ -4,13 +4,21 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.replication.test_pair import MASTER, SYNC_MASTER, serving, slaves_of
+from tests.replication.test_pair import (
+    MASTER,
+    SLAVE,
+    SYNC_MASTER,
+    end_of,
+    held_syncs,
+    serving,
+    slaves_of,
+)
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
 from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
-from reliable_mq.runtime import ha_master
+from reliable_mq.runtime import ha_master, slave_store
 from reliable_mq.runtime.broker_server import BrokerServer
 
 SEGMENT_SIZE = 1024 * 1024
@@ -93,5 +101,32 @@ def test_a_synchronous_master_sends_each_turn_and_no_transfer_crosses_a_segment(
             for offset, data in transfers:
                 assert offset // SEGMENT_SIZE == (offset + len(data) - 1) // SEGMENT_SIZE
                 assert data == log.read(offset, len(data))
+
+    run_scene(scene())
+
+
+def test_a_slave_takes_no_more_than_its_disk_has_synced_lately(tmp_path: Path) -> None:
+    """Given a slave whose syncs do not end, it leaves the rest of a log with its master."""
+    read_max = 256 * 1024
+
+    async def scene() -> None:
+        async with serving(tmp_path / "m", **MASTER) as master:
+            names = master.name_server_address
+            async with (
+                AsyncClient(names) as client,
+                serving(tmp_path / "s", names, **SLAVE) as slave,
+            ):
+                await client.create_topic("t", 1)
+                await eventually(lambda: bool(slaves_of(master)))
+                log = slave._core.state.store.log
+                with held_syncs(slave) as disk:
+                    for _ in range(40):
+                        await client.send(Message(topic="t", body=b"x" * 99_000))
+                    await eventually(lambda: log.end > slave_store._UNSYNCED_MAX)
+                    for _ in range(1_000):
+                        await asyncio.sleep(0)
+                    assert log.end <= slave_store._UNSYNCED_MAX + read_max
+                    disk.let_go()
+                await eventually(lambda: end_of(slave) == end_of(master))
 
     run_scene(scene())

@@ -128,7 +128,9 @@ class Follower(Unjudged):
         log, chronicle = self._core.state.store.log, self._chronicle
         for offset, data in parts_of(log, max(self._same, log.start)):
             if data != chronicle.read(offset, len(data)):
-                if log.end > self._end_at_cut:
+                if chronicle.is_of_old_life(offset, data):  # it was on its way when the master died
+                    self._end_at_cut = max(self._end_at_cut, offset + len(data))
+                if log.written > self._end_at_cut:
                     raise Violation(f"the slave's log differs from the master's behind {offset}")
                 return
             self._same = offset + len(data)
@@ -171,8 +173,8 @@ class Follower(Unjudged):
         chronicle = self._chronicle
         if data == chronicle.read(offset, len(data)):
             return
-        is_of_old_life = any(data == each[offset : offset + len(data)] for each in chronicle.before)
+        is_of_old_life = chronicle.is_of_old_life(offset, data)
         core = self._core
         is_of_old_life = is_of_old_life and core is not None and not core.state.is_unverified
-        if core is None or not is_of_old_life or core.state.store.log.end > self._end_at_cut:
+        if core is None or not is_of_old_life or core.state.store.log.written > self._end_at_cut:
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")

@@ -180,7 +180,8 @@ def test_heads_end_where_the_first_record_is_not_whole_or_not_valid(
     records: list[Record], data: st.DataObject
 ) -> None:
     """One loop for many records finds what a look at each one finds, whatever byte is wrong."""
-    offset, parts = data.draw(st.integers(0, 1 << 40)), []
+    offset = data.draw(st.integers(0, 1 << 40))
+    parts: list[bytes] = []
     for record in records:
         record.commit_log_offset = offset + sum(map(len, parts))
         parts.append(encode_record(record))

@@ -89,7 +89,7 @@ class CoreAsSlaveStore:
     @property
     def _is_syncing_much(self) -> bool:
         """More at once would keep the disk from a master, or others, that share it."""
-        return self._syncs and self._log.written - self._log.durable > _UNSYNCED_MAX
+        return self._syncs and self._log.end - self._log.durable > _UNSYNCED_MAX
 
     def copy(self, runs: Sequence[CopiedRun]) -> None:
         """Append records and blanks, and write them."""
