@@ -156,7 +156,7 @@ async def measure(home: Path, master: ReliableMQBroker, size: int) -> dict[str, 
 def lack_of_room(place: Path, size: int) -> str:
     """Return why so many bytes more are too much for a disk; "": they are not."""
     disk = shutil.disk_usage(place)
-    if (disk.total - disk.free + size) * 100 < disk.total * DISK_PERCENT_MAX:
+    if (disk.used + size) * 100 < (disk.used + disk.free) * DISK_PERCENT_MAX:
         return ""
     return (
         f"{place}: with {size / GIB:.0f} GiB more, its disk is fuller than {DISK_PERCENT_MAX}%, "

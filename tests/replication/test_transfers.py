@@ -105,9 +105,12 @@ def test_a_synchronous_master_sends_each_turn_and_no_transfer_crosses_a_segment(
     run_scene(scene())
 
 
-def test_a_slave_takes_no_more_than_its_disk_has_synced_lately(tmp_path: Path) -> None:
+def test_a_slave_takes_no_more_than_its_disk_has_synced_lately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given a slave whose syncs do not end, it leaves the rest of a log with its master."""
-    read_max = 256 * 1024
+    most, read_max = 1024 * 1024, 256 * 1024
+    monkeypatch.setattr(slave_store, "_UNSYNCED_MAX", most)
 
     async def scene() -> None:
         async with serving(tmp_path / "m", **MASTER) as master:
@@ -122,10 +125,10 @@ def test_a_slave_takes_no_more_than_its_disk_has_synced_lately(tmp_path: Path) -
                 with held_syncs(slave) as disk:
                     for _ in range(40):
                         await client.send(Message(topic="t", body=b"x" * 99_000))
-                    await eventually(lambda: log.end > slave_store._UNSYNCED_MAX)
+                    await eventually(lambda: log.end > most)
                     for _ in range(1_000):
                         await asyncio.sleep(0)
-                    assert log.end <= slave_store._UNSYNCED_MAX + read_max
+                    assert log.end <= most + read_max
                     disk.let_go()
                 await eventually(lambda: end_of(slave) == end_of(master))
 

@@ -15,7 +15,7 @@ from reliable_mq.runtime.log_writer import LogWriter
 
 _ROOM_SECONDS = 0.1
 _SYNC_SECONDS = 0.001
-_UNSYNCED_MAX = 1024 * 1024  # bytes: some ms of a disk
+_UNSYNCED_MAX = 8 * 1024 * 1024  # bytes: some 30 ms of a disk
 
 
 class CoreAsSlaveStore:
