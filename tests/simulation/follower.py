@@ -128,19 +128,12 @@ class Follower(Unjudged):
         log, chronicle = self._core.state.store.log, self._chronicle
         for offset, data in parts_of(log, max(self._same, log.start)):
             if data != chronicle.read(offset, len(data)):
-                if log.end > self._end_at_cut and not self._is_of_old_life(offset, data):
+                if log.written > self._end_at_cut and not chronicle.is_of_old_life(offset, data):
                     raise Violation(f"the slave's log differs from the master's behind {offset}")
                 return
             self._same = offset + len(data)
         kept = self._disk.log_synced if self._is_sync_flush else self._disk.log_written
         self.kept = max(self.kept, min(self._same, kept))
-
-    def _is_of_old_life(self, offset: int, data: bytes) -> bool:
-        """Whether the master had these bytes once.
-
-        What is on its way when the master loses power may be read by the slave long after.
-        """
-        return any(data == each[offset : offset + len(data)] for each in self._chronicle.before)
 
     # at its readers
 
@@ -179,5 +172,5 @@ class Follower(Unjudged):
             return
         core = self._core
         is_known = core is None or core.state.is_unverified
-        if is_known or not self._is_of_old_life(offset, data):
+        if is_known or not self._chronicle.is_of_old_life(offset, data):
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")

@@ -354,10 +354,11 @@ class Machine:
     def _stored(self, end: int, is_durable: bool) -> None:
         core = self._alive()
         self._world.note("stored", end, "durable" if is_durable else "written")
-        core.stored(end, durable=is_durable)
+        whole = self._replicating.whole if self._replicating is not None else None
+        core.stored(end, durable=is_durable, report=whole.report if whole is not None else None)
         self._model.stored(end, self._world.now_ms)
-        if self._replicating is not None and self._replicating.whole.is_on:
-            self._replicating.whole.stored()
+        if whole is not None and whole.master is not None:
+            whole.master.stored()
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:

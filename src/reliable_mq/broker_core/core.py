@@ -280,6 +280,7 @@ class BrokerCore:
         durable: bool,
         now_ms: int = 0,
         answer: Callable[[list[Answer]], None] | None = None,
+        report: Callable[[], None] | None = None,
     ) -> None:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
@@ -293,6 +294,7 @@ class BrokerCore:
             answer: sends the replies before the dispatch, so that they do not wait for it, and then
                 those to the pulls that the dispatch woke. Default None: they leave with the next
                 ones.
+            report: tells a slave's master what is stored, before the dispatch for the same reason.
 
         Raises:
             OSError, StoreError: when a queue cannot be written for a reason other than lack of
@@ -308,6 +310,8 @@ class BrokerCore:
         state.statistics.stored(end, answers.release(end), now_ms)
         if answer is not None and answers.ready:
             answer(answers.take_ready())
+        if report is not None:
+            report()
         store.dispatch_up_to(end)
         if durable:
             self._note_durable(end)

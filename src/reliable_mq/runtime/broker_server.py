@@ -37,7 +37,7 @@ from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
+from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
@@ -170,16 +170,14 @@ class BrokerServer:
         state.has_name_server = own is not None
         state.is_exposed = self._is_exposed(config)
         sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
-        syncs: Syncs | None = kernel_syncs(self._on_broken)
-        if state.is_sync_flush:  # syncs are small, and a client waits for each
-            syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
             sync_interval,
             self._stored,
-            syncs,
+            syncs_of(self._on_broken, is_sync_flush=state.is_sync_flush),
             self._note_room,
             self._saved,
+            is_copying=config.is_slave,
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
@@ -296,6 +294,7 @@ class BrokerServer:
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
+            self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
         state = self._core.state
         if turn.registered_replies or state.unregistered:
@@ -317,10 +316,10 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            core = self._core
-            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            if self._replication.is_on:
-                self._replication.stored()
+            core, copies, report = self._core, self._replication, self._replication.report
+            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send, report=report)
+            if copies.master is not None:
+                copies.master.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -379,6 +378,7 @@ class BrokerServer:
         self._tls.close()
         self._listener.stop_reading()
         await self._finish()
+        self._replication.finish()
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover

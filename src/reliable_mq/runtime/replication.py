@@ -7,7 +7,7 @@ slave is told to its master.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,10 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
-from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
-from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
 from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
-from reliable_mq.replication.copied_log import CopiedRecord
 from reliable_mq.replication.ha_figures import (
     MasterLog,
     SlaveLag,
@@ -42,6 +40,7 @@ from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.slave_door import is_bare, slave_door
+from reliable_mq.runtime.slave_store import CoreAsSlaveStore
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
@@ -55,7 +54,6 @@ TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
-_ROOM_SECONDS = 0.1
 _CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
 _FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
@@ -86,10 +84,10 @@ class Replication:
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
-        self.is_on = False  # whether `stored` has somebody to tell
+        self.report: Callable[[], None] | None = None  # to the master of a slave
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
-        self._copy: _CoreAsSlaveStore | None = None  # of a slave
+        self._copy: CoreAsSlaveStore | None = None  # of a slave
         self._lag = SlaveLag()
         self._links: Links | None = None
         self._fence: Fence | None = None
@@ -114,7 +112,6 @@ class Replication:
                 await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
             except AddressRefused as error:
                 broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
-        self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
 
@@ -144,6 +141,7 @@ class Replication:
         core.state.is_log_exposed = self._is_exposed(self.master)
         if self._config.slaves_needed:
             self.master.on_report = partial(self._note_reports, core)
+            self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
 
     def _is_exposed(self, master: HaMaster) -> bool:
@@ -181,7 +179,7 @@ class Replication:
             tls=self._tls,
         )
         tables = _TableFollower(core, links, registrar, self._role)
-        self._copy = _CoreAsSlaveStore(core, writer, self._run_turn, self._role)
+        self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
             self._copy,
             lambda: self._config.ha_master or registrar.master_ha,
@@ -189,6 +187,7 @@ class Replication:
             self._tls if self._config.ha_tls else None,
             self._config.shared_names,
         )
+        self.report = slave.stored
         tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
 
@@ -200,14 +199,17 @@ class Replication:
         slaves = self.master.slaves if self.master is not None else []
         return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
 
-    def early(self, core: BrokerCore) -> Callable[[int], None] | None:
-        """Return what takes the end of what is written, before its sync; None: nothing does."""
+    def early(self, core: BrokerCore) -> Callable[[LogBatch], None] | None:
+        """Return what takes each batch that is written, before its sync; None: nothing does."""
         if not self._config.copies_early:
             return None
 
-        def written(end: int) -> None:
-            core.state.store.log.mark_written(end)
-            self.stored()
+        def written(batch: LogBatch) -> None:
+            core.state.store.log.mark_written(batch.end)
+            if self.report is not None:
+                self.report()
+            if self.master is not None:
+                self.master.advance_by(batch)
 
         return written
 
@@ -224,12 +226,10 @@ class Replication:
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
             yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
-    def stored(self) -> None:
-        """Tell slaves or the master that more of the log is stored."""
+    def finish(self) -> None:
+        """Let the slaves have the end of the log, before the store is closed."""
         if self.master is not None:
             self.master.advance()
-        if self._slave is not None:
-            self._slave.stored()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -239,80 +239,6 @@ class Replication:
             await self._links.close()
         if self._fence is not None:
             await self._fence.close()
-
-
-class _CoreAsSlaveStore:
-    """The store of a broker's core, for `HaSlave`."""
-
-    def __init__(
-        self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None], role: BrokerRole
-    ) -> None:
-        self._state, self._store = core.state, core.state.store
-        self._role = role
-        self._log = core.state.store.log
-        self._copier = Copier(core.state.store)
-        state = core.state
-        self._reports_disk = state.is_sync_flush and not state.config.copies_early
-        self._writer = writer
-        self._run_turn = run_turn
-        self.segment_size = self._log.segment_size
-
-    @property
-    def end(self) -> int:
-        """Where the log ends."""
-        return self._log.end
-
-    @property
-    def kept(self) -> int:
-        """The offset up to which the log is stored as `slaveFlush` and the flush type promise."""
-        return self._log.durable if self._reports_disk else self._log.written
-
-    @property
-    def start(self) -> int:
-        """Where the log begins."""
-        return self._log.start
-
-    @property
-    def last_record(self) -> int:
-        """Where the last record begins."""
-        return self._store.last_record
-
-    @property
-    def acknowledged(self) -> int:
-        """The offset up to which messages may have been acknowledged to clients."""
-        return self._role.acknowledged(self._log.end)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the log."""
-        return bytes_between(self._log, offset, offset + size)
-
-    def begin_of_record(self, offset: int) -> int:
-        """Return the largest begin of a record that is not behind an offset."""
-        return begin_of_record(self._log, offset)
-
-    def verified(self, *, is_same: bool) -> None:
-        """Note whether the log is the same as the master's: only then it may be served."""
-        self._state.is_unverified = not is_same
-        self._role.verified(is_same=is_same)
-
-    def truncate(self, offset: int) -> None:
-        """Have the log cut at an offset; this ends the broker, and it starts again."""
-        self._role.truncate(offset)
-
-    def begin_at(self, offset: int) -> None:
-        """Let the empty log begin at an offset."""
-        self._copier.begin_at(offset)
-
-    def copy(self, records: Sequence[CopiedRecord]) -> None:
-        """Append records; they are written at the end of the turn."""
-        for record in records:
-            self._copier.append(*record)
-        self._run_turn()
-
-    async def room(self) -> None:
-        """Return when the disk has room."""
-        while self._writer.is_waiting_for_room:
-            await asyncio.sleep(_ROOM_SECONDS)
 
 
 class _TableFollower:
