@@ -334,9 +334,11 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
     take_turn, later_ms = BrokerCore.take_turn, 0
     took_ms: list[int] = []
 
-    def noted(core: BrokerCore, began_ms: int = 0, now_ms: int = 0) -> Turn:
+    def noted(
+        core: BrokerCore, began_ms: int = 0, now_ms: int = 0, work_us_max: float = 0.0
+    ) -> Turn:
         took_ms.append(now_ms - began_ms)
-        return take_turn(core, began_ms, now_ms)
+        return take_turn(core, began_ms, now_ms, work_us_max)
 
     async def scenario() -> None:
         nonlocal later_ms

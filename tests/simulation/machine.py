@@ -324,6 +324,7 @@ class Machine:
         self._turn_is_due = False
         core = self._alive()
         turn = core.take_turn()
+        turn.replies = [(number, bytes(frame)) for number, frame in turn.replies]
         judged = msgspec.structs.replace(turn, replies=self._to_clients(turn.replies))
         self._model.turn(judged, self._world.now_ms)
         self._answer(turn.replies)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from reliable_mq.access.users import User
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.registration import (
     registrations,
     take_order_topics,
@@ -39,7 +40,7 @@ MASTERLESS_SECONDS = 3.0
 _TIMEOUT = 6.0
 _FAREWELL_TIMEOUT = 1.0
 
-Replies = list[tuple[int, bytes]]
+Replies = list[Answer]
 
 
 class Registrar:
