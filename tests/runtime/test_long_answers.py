@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,33 @@ def test_a_large_message_comes_whole_and_others_are_answered_meanwhile(
                 (record,) = iter_records(answer.body)
                 assert record.body == LARGE
             other.writer.close()
+        assert not watch.causes
+
+    uvloop.run(scenario())
+
+
+def test_a_peer_that_reads_a_large_message_slowly_holds_little_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        watch = Watch()
+        async with serving(tmp_path, watch) as (server, peer):
+            await stored(peer, LARGE, "large")
+            known = set(server._listener.connections)
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            slow.connect(("127.0.0.1", int(server.address.rpartition(":")[2])))
+            slow.setblocking(False)
+            await eventually(lambda: set(server._listener.connections) - known)
+            (number,) = set(server._listener.connections) - known
+            connection = server._listener.connections[number]
+            reader, writer = await asyncio.open_connection(sock=slow, limit=1_024)
+            late = Peer(reader, writer)
+            opaques = [late.put(RequestCode.PULL_MESSAGE, pull_of(0)) for _ in range(4)]
+            await eventually(lambda: connection._is_unread)
+            assert connection.unsent_size <= 512 * 1024
+            for opaque in opaques:
+                (record,) = iter_records((await late.answer_to(opaque)).body)
+                assert record.body == LARGE
+            writer.close()
         assert not watch.causes
 
     uvloop.run(scenario())

@@ -9,8 +9,8 @@ examines only new objects: a few thousand, which takes half a millisecond.
 import gc
 from typing import Any
 
-_YOUNG_MAX = 700
-_MIDDLE_MAX = 2
+_YOUNG_MAX = 1_000
+_MIDDLE_MAX = 1
 _OLD_MAX = 1
 
 

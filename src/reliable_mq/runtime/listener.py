@@ -21,8 +21,8 @@ from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode
 from reliable_mq.runtime.held_bytes import HeldBytes
-from reliable_mq.runtime.host_names import bound_sockets, connected_pair, reason_of
-from reliable_mq.runtime.server_connection import ServerConnection, plain_ip
+from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
+from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate
 from reliable_mq.runtime.tls_settings import TlsMode

@@ -7,7 +7,7 @@ Bytes that are not a frame close the connection, with one line in the log.
 """
 
 import asyncio
-import ipaddress
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ from typing import cast
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import FrameError, StoreError
-from reliable_mq.host_and_port import unmapped
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.connection_roles import ConnectionKeeper, ConnectionOwner
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import UnreadAnswers
+from reliable_mq.runtime.host_names import plain_ip
 from reliable_mq.runtime.outbox import Outbox
 from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.telemetry import broker_events
@@ -90,7 +90,7 @@ class ServerConnection(asyncio.Protocol):
         self._unread = UnreadAnswers()
         self._outbox = Outbox()  # answers that are written piece by piece
         self._held = 0  # received bytes that the listener has counted
-        self._frame_began = 0.0  # when the first byte of the incomplete frame arrived
+        self._frame_began = 0.0  # when the first byte of the incomplete frame came
         self._transport: asyncio.Transport
         self._connection: PeerConnection | None = None
 
@@ -237,8 +237,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def _has_more(self) -> bool:
-        is_waiting = self._later or self._is_busy or self._reader.has_uncut
-        return bool(is_waiting or self._outbox.frames)
+        return bool(self._later or self._outbox.frames or self._is_busy or self._reader.has_uncut)
 
     def _handle_later(self) -> None:
         self._transport.pause_reading()
@@ -295,6 +294,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_unread = False
+        self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
         self._note_read()
         if self._has_more:
             self._handle_later()
@@ -342,7 +342,11 @@ class ServerConnection(asyncio.Protocol):
     def _write_some(self) -> None:
         """Write pieces as long as this turn of the loop may, and the peer reads."""
         self._last_used = self._loop.time()
-        while self._outbox.frames and not self._is_unread and self._turns.may_write:
+        if self._transport.get_write_buffer_size():  # the system has not taken the last pieces
+            self._transport.set_write_buffer_limits(high=0)  # `resume_writing` comes when it has
+            return
+        end = self._turns.written + (self._turns.now.written + 1) // 2
+        while self._outbox.frames and self._turns.may_write and self._turns.written < end:
             try:
                 piece = self._outbox.take()
             except (OSError, StoreError) as error:
@@ -380,21 +384,17 @@ class ServerConnection(asyncio.Protocol):
 
     def close(self) -> None:
         self._is_told = True  # this side ends it, perhaps in the middle of a frame
-        while self._outbox.frames and not (self._is_unread or self._transport.is_closing()):
-            self._transport.write(self._outbox.take())
+        with contextlib.suppress(OSError, StoreError):
+            while self._outbox.frames and not (self._is_unread or self._transport.is_closing()):
+                self._transport.write(self._outbox.take())
         self._transport.close()
 
     def _log_end(self, why: str = "") -> None:
         """Log once why the connection ends; without a reason, it was silent too long."""
-        if not self._is_told and self._connection is not None:
-            self._is_told = True
-            client = self._connection.address
-            if why:
-                broker_events.CONNECTION_CUT.log(log, client=client, reason=why)
-            else:
-                broker_events.CONNECTION_SILENT.log(log, client=client)
-
-
-def plain_ip(address: str) -> str:
-    """Return a peer's address without its zone; an IPv4 address mapped into IPv6 as IPv4."""
-    return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))
+        if self._is_told or self._connection is None:
+            return
+        self._is_told = True
+        if why:
+            broker_events.CONNECTION_CUT.log(log, client=self._connection.address, reason=why)
+        else:
+            broker_events.CONNECTION_SILENT.log(log, client=self._connection.address)

@@ -62,6 +62,7 @@ class TurnShares:
     Attributes:
         many_from: the last peer that sent several requests at once.
         single_at: when another one sent a single request, by the monotonic clock.
+        written: bytes of pieces that were written in this turn.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class TurnShares:
         self._large_end = 0.0  # after this time, the turn begins no other large request
         self._is_read_timed = False  # whether this loop turn has a time for reads
         self._read_end = 0.0  # after this time, what else is read waits for a turn
-        self._written = 0  # bytes of pieces, in this turn
+        self.written = 0
 
     @property
     def is_short(self) -> bool:
@@ -115,17 +116,17 @@ class TurnShares:
 
     def note_written(self, size: int) -> None:
         """Note that so many bytes of an answer were written, and more are to come."""
-        if not self._written:
+        if not self.written:
             asyncio.get_running_loop().call_soon(self._end_writes)
-        self._written += size
+        self.written += size
 
     def _end_writes(self) -> None:
-        self._written = 0
+        self.written = 0
 
     @property
     def may_write(self) -> bool:
         """Whether this loop turn may write another piece."""
-        return self._written < self.now.written
+        return self.written < self.now.written
 
     @property
     def is_spent(self) -> bool:

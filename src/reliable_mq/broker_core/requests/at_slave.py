@@ -69,7 +69,7 @@ def _for_master(commit: Handler) -> Handler:
 
     def handle(state: BrokerState, request: Request) -> Answered:
         answer = commit(state, request)
-        if answer is not None and answer.code == ResponseCode.SUCCESS:
+        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
             header = UpdateConsumerOffsetHeader.decode(request.command.ext_fields)
             place = CommittedPlace(header.consumer_group, header.topic, header.queue_id)
             if state.offsets.get(*astuple(place)) == header.commit_offset:
