@@ -17,7 +17,7 @@ def test_a_turn_runs_as_many_steps_as_it_has_time_for() -> None:
     assert done == ["a0", "a1"]
     works.run(1_000)
     assert done == ["a0", "a1", "a2", "a3", "a4"]
-    assert not works
+    assert not works.busy
 
 
 def test_connections_take_turns_work_by_work() -> None:
@@ -35,13 +35,13 @@ def test_a_connection_waits_until_all_of_its_works_are_done() -> None:
     works.add(1, work("a", 2, done))
     works.add(2, work("b", 1, done))
 
-    assert 1 in works
-    assert 2 in works
+    assert 1 in works.busy
+    assert 2 in works.busy
     works.run(100)
-    assert 1 in works
+    assert 1 in works.busy
     works.run(1_000)
-    assert 1 not in works
-    assert 2 not in works
+    assert 1 not in works.busy
+    assert 2 not in works.busy
 
 
 def test_what_was_begun_for_a_closed_connection_is_ended_and_the_rest_is_dropped() -> None:

@@ -82,10 +82,10 @@ def test_frames_that_are_cut_some_at_a_time_are_the_same(
         while cut:
             assert len(cut) <= at_once
             got += cut
-            if not reader.has_uncut or data.draw(st.booleans()):
+            if not reader.uncut or data.draw(st.booleans()):
                 break
             cut = reader.cut_more()
-    while reader.has_uncut:
+    while reader.uncut:
         got += reader.cut_more()
 
     assert got == frames

@@ -281,7 +281,7 @@ class BrokerCore:
         Requests that take long are worked on for `work_us_max` microseconds; default: to their end.
         """
         state = self.state
-        if work_us_max and state.works:
+        if work_us_max and state.works.busy:
             state.works.run(work_us_max)
         if state.pulls.ready:
             self._answer_woken()

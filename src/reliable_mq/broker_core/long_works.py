@@ -22,28 +22,28 @@ class LongWorks:
 
     A work that was begun is run to its end, also when its connection is closed: it may have changed
     a part of a table. Connections take turns, work by work.
+
+    Attributes:
+        busy: the connections with works. Others only read it.
+        on_idle: called with a connection whose works are done.
     """
 
     def __init__(self) -> None:
+        self.busy: dict[int, None] = {}
+        self.on_idle: Callable[[int], None] = lambda _connection: None
         self._waiting: OrderedDict[int, deque[Work]] = OrderedDict()  # by connection
         self._under_way: tuple[int, Work] | None = None
-        self.on_idle: Callable[[int], None] = lambda _connection: None  # its works are done
-
-    def __bool__(self) -> bool:
-        return self._under_way is not None or bool(self._waiting)
-
-    def __contains__(self, connection: int) -> bool:
-        """Whether a work of this connection is under way or waits."""
-        is_first = self._under_way is not None and self._under_way[0] == connection
-        return is_first or connection in self._waiting
 
     def add(self, connection: int, work: Work) -> None:
         """Add a work behind the others of its connection."""
+        self.busy[connection] = None
         self._waiting.setdefault(connection, deque()).append(work)
 
     def forget(self, connection: int) -> None:
         """Drop what was not begun for a closed connection."""
         self._waiting.pop(connection, None)
+        if self._under_way is None or self._under_way[0] != connection:
+            self.busy.pop(connection, None)
 
     def run(self, cost_max: float) -> None:
         """Run steps until they have cost `cost_max` microseconds, or nothing is left."""
@@ -55,10 +55,12 @@ class LongWorks:
                 self._end()
 
     def _end(self) -> None:
-        if self._under_way is not None:
-            connection, self._under_way = self._under_way[0], None
-            if connection not in self._waiting:
-                self.on_idle(connection)
+        if self._under_way is None:
+            return
+        connection, self._under_way = self._under_way[0], None
+        if connection not in self._waiting:
+            del self.busy[connection]
+            self.on_idle(connection)
 
     def _next(self) -> Work | None:
         if self._under_way is None and self._waiting:

@@ -318,7 +318,7 @@ class BrokerState:
             or self.files.changed
             or self.registered_replies
             or self.pulls.ready
-            or self.works
+            or self.works.busy
         )
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:

@@ -249,8 +249,8 @@ class BrokerServer:
 
         Replies and writes leave at the end of the loop turn, or at once if few clients are active.
         """
-        works = self._core.state.works
-        if works and connection.id in works:
+        busy = self._core.state.works.busy
+        if busy and connection.id in busy:
             return True
         self._is_idle = is_long = False
         now = now_ms()
@@ -260,7 +260,7 @@ class BrokerServer:
         try:
             for command in commands:
                 core.receive(connection, command, now)
-                if works and connection.id in works:
+                if busy and connection.id in busy:
                     is_long = True
                     break
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
@@ -297,7 +297,7 @@ class BrokerServer:
         try:
             now = now_ms()
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
-            work_us = 1e6 * self._listener.turns.now.works if self._core.state.works else 0.0
+            work_us = 1e6 * self._listener.turns.now.works if self._core.state.works.busy else 0.0
             self._carry_out(self._core.take_turn(began, now, work_us))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
@@ -312,7 +312,7 @@ class BrokerServer:
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
-        if state.pulls.ready or state.works:  # they need more than one turn
+        if state.pulls.ready or state.works.busy:  # they need more than one turn
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:

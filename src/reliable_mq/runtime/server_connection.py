@@ -122,7 +122,7 @@ class ServerConnection(asyncio.Protocol):
         if self._connection is None:
             return
         kept = self._reader.kept_size
-        is_first = not (self._later or self._is_busy or self._reader.has_uncut)
+        is_first = not (self._later or self._is_busy or self._reader.uncut)
         commands: Sequence[Command] = ()
         try:
             frames = self._reader.feed(data)
@@ -135,7 +135,7 @@ class ServerConnection(asyncio.Protocol):
         if frames or not kept:
             self._frame_began = self._last_used
         if not frames:
-            if self._reader.has_uncut:
+            if self._reader.uncut:
                 self._later_size += len(data)
             self._note_received()
             return
@@ -166,7 +166,7 @@ class ServerConnection(asyncio.Protocol):
         if len(frames) < 2:
             return True
         self._turns.many_from = self
-        return not self._reader.has_uncut and self._turns.has_time()
+        return not self._reader.uncut and self._turns.has_time()
 
     def _refuse(self, why: object) -> None:
         """Close the connection because of bytes that are not a command."""
@@ -223,7 +223,7 @@ class ServerConnection(asyncio.Protocol):
             self._write_some()
         elif self._has_more:
             self._is_busy = bool(self._owner.received(self._connection, self._slice()))
-        if self._later_size and not (self._later or self._reader.has_uncut):
+        if self._later_size and not (self._later or self._reader.uncut):
             self._later_size = 0
             self._note_received()
         if self._is_busy and not self._outbox.frames:
@@ -237,7 +237,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def _has_more(self) -> bool:
-        return bool(self._later or self._outbox.frames or self._is_busy or self._reader.has_uncut)
+        return bool(self._later or self._outbox.frames or self._is_busy or self._reader.uncut)
 
     def _handle_later(self) -> None:
         self._transport.pause_reading()
@@ -263,7 +263,7 @@ class ServerConnection(asyncio.Protocol):
     def _next_command(self) -> Command | None:
         """Return the oldest waiting command; None: there is none, or the connection is closed."""
         try:
-            if not self._later and self._reader.has_uncut:
+            if not self._later and self._reader.uncut:
                 self._later.extend(self._reader.cut_more())
             if not self._later:
                 return None

@@ -48,21 +48,17 @@ class FrameReader:
         frames_max: frames that are cut at once. To cut thousands takes milliseconds.
     """
 
-    __slots__ = ("_frames_max", "_kept", "_uncut", "_uncut_at", "_wanted", "kept_size")
+    __slots__ = ("_frames_max", "_kept", "_uncut_at", "_wanted", "kept_size", "uncut")
 
     def __init__(self, frames_max: int = sys.maxsize) -> None:
         self._frames_max = frames_max
         self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
         self._wanted = 0  # no frame is complete before this many bytes are kept
-        self._uncut = b""
+        #: bytes that were not cut yet, and perhaps those before them; see `cut_more`
+        self.uncut = b""
         self._uncut_at = 0
         #: how many bytes of an incomplete frame are kept
         self.kept_size = 0
-
-    @property
-    def has_uncut(self) -> bool:
-        """Whether there are bytes behind the frames that were cut at once; see `cut_more`."""
-        return bool(self._uncut)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete now, oldest first; none while bytes are uncut.
@@ -71,8 +67,8 @@ class FrameReader:
             FrameError: when the stream is not a sequence of frames. Frames that the same bytes
                 completed are lost. The caller must discard the stream and this reader.
         """
-        if self._uncut:
-            self._uncut, self._uncut_at = self._uncut[self._uncut_at :] + data, 0
+        if self.uncut:
+            self.uncut, self._uncut_at = self.uncut[self._uncut_at :] + data, 0
             return []
         if self._kept:
             if len(self._kept) + len(data) < self._wanted:
@@ -90,15 +86,15 @@ class FrameReader:
         Raises:
             FrameError: see `feed`.
         """
-        data, self._uncut = self._uncut, b""
+        data, self.uncut = self.uncut, b""
         return self._cut(data, self._uncut_at)
 
     def _cut(self, data: bytes, at: int) -> list[Frame]:
         frames: list[Frame] = []
-        available = len(data)
+        available, most = len(data), self._frames_max
         while available - at >= HEAD_SIZE:
-            if len(frames) >= self._frames_max:
-                self._uncut, self._uncut_at = data, at
+            if len(frames) >= most:
+                self.uncut, self._uncut_at = data, at
                 return frames
             length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data, at)
             if not LENGTH_MIN <= length <= LENGTH_MAX:
