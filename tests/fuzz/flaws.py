@@ -40,7 +40,6 @@ from reliable_mq.runtime import (
     name_server,
     registrar,
     server_connection,
-    turn_shares,
 )
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -182,10 +181,10 @@ def settings_written_by_the_loop() -> None:
         self._answer(answered)
 
     put(name_server.NameServer, "_done", written)
-    endless = turn_shares.Shares(*(math.inf,) * 6, written=_ENDLESS)
+    endless = server_connection.Shares(*(math.inf,) * 6, written=_ENDLESS)
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
-        put(turn_shares, turn, endless)
-    put(turn_shares, "_LARGE_IN_TURN", _ENDLESS)
+        put(server_connection, turn, endless)
+    put(server_connection, "_LARGE_IN_TURN", _ENDLESS)
     put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
 
 

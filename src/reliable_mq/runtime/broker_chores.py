@@ -12,8 +12,8 @@ from reliable_mq.broker_core.store.disk import is_out_of_room, sync_files
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,13 +29,14 @@ from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.fresh_context import context_of_client
-from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
+from reliable_mq.runtime.server_connection import now_ms, send_all
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
@@ -93,8 +95,8 @@ class BrokerServer:
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
-        send = self._listener.send_all
-        self._replication = Replication(send, self._run_turn, self._tls, self.role)
+        self._send = partial(send_all, self._listener.connections)
+        self._replication = Replication(self._send, self._run_turn, self._tls, self.role)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -187,7 +189,7 @@ class BrokerServer:
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
-            self._listener.send_all,
+            self._send,
             self._on_broken,
             tls=context_of_client(options.tls),
             dial=own.private_socket if own is not None else None,
@@ -306,7 +308,7 @@ class BrokerServer:
         if turn.audit:  # before the first reply
             self._audit.write(turn.audit, self._core.state.config, now_ms())
         if turn.replies:
-            self._listener.send_all(turn.replies)
+            self._send(turn.replies)
         if turn.batch or turn.files:
             self._log_writer.write_turn(turn)
         state = self._core.state
@@ -318,7 +320,7 @@ class BrokerServer:
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
             core = self._core
-            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._listener.send_all)
+            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
             if self._replication.is_on:
                 self._replication.stored()
             if core.state.pulls.ready:  # nothing else can become due here

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.runtime.turn_shares import TurnShares
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame
 
 if TYPE_CHECKING:
-    from reliable_mq.runtime.server_connection import ServerConnection
+    from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
 
 Decode = Callable[[Frame], Command]
 
@@ -38,7 +37,7 @@ class ConnectionOwner(Protocol):
 class ConnectionKeeper(Protocol):
     """The listener of a connection, as the connection knows it."""
 
-    turns: TurnShares
+    turns: "TurnShares"
     decode: Decode
 
     @property

@@ -10,10 +10,9 @@ import itertools
 import resource
 import socket
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
@@ -22,11 +21,10 @@ from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
-from reliable_mq.runtime.server_connection import ServerConnection
+from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate
 from reliable_mq.runtime.tls_settings import TlsMode
-from reliable_mq.runtime.turn_shares import TurnShares
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import decode_request
 from reliable_mq.wire.long_frame import AnyFrame
@@ -34,11 +32,6 @@ from reliable_mq.wire.long_frame import AnyFrame
 log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Listener:
@@ -186,19 +179,6 @@ class Listener:
         connection = self.connections.get(connection_id)
         if connection is not None:
             connection.send(frames)
-
-    def send_all(self, answers: Sequence[Answer]) -> None:
-        """Write answers; those to one connection together."""
-        if len(answers) == 1:
-            ((connection_id, frame),) = answers
-            if (connection := self.connections.get(connection_id)) is not None:
-                connection.send([frame])
-            return
-        by_connection: defaultdict[int, list[AnyFrame]] = defaultdict(list)
-        for connection_id, frame in answers:
-            by_connection[connection_id].append(frame)
-        for connection_id, frames in by_connection.items():
-            self.send(connection_id, frames)
 
     def wake(self, connection_id: int) -> None:
         """Let the owner have the requests that it has left; see `ConnectionOwner.received`."""

@@ -1,7 +1,8 @@
 """One connection of a listener, from its bytes to commands, and from answers to its bytes.
 
-It receives bytes, gives commands to the owner, and sends answers. Commands of a peer are handled in
-time slices, so that other peers get their turn. Long answers are written piece by piece.
+`TurnShares` says what one turn of the event loop may spend on all peers of its listeners.
+A connection receives bytes, gives commands to the owner, and sends answers. Commands of a peer are
+handled in time slices, so that other peers get their turn. Long answers are written piece by piece.
 Backpressure: while a peer does not read its answers, its requests are not read.
 Bytes that are not a frame close the connection, with one line in the log.
 """
@@ -9,10 +10,11 @@ Bytes that are not a frame close the connection, with one line in the log.
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import FrameError, StoreError
 from reliable_mq.line_limit import limited_log
@@ -30,6 +32,7 @@ from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
 
+_LARGE_IN_TURN = 32  # requests with large answers
 _READ_AT_ONCE = 64  # of one read, at most so many requests are handled without a look at the clock
 _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
 # At most this many requests with large answers are handled at a time. The others wait until the
@@ -38,6 +41,135 @@ _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
 _WHOLE_MAX = LONG_SIZE_MIN + PIECE_SIZE  # longer answers are written in pieces
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Shares(NamedTuple):
+    """What a turn of the loop may spend, in seconds.
+
+    Attributes:
+        turn: on connections with waiting requests.
+        slice: on one of these, while it is alone.
+        shared_slice: on one of these, while others wait.
+        reads: on reads that bring more than one request, in long turns.
+        large: until it begins no more requests with large answers. One table may take as much work
+            as many pulls.
+        works: on requests that are handled in steps.
+        written: bytes of answers that are written piece by piece.
+    """
+
+    turn: float
+    slice: float
+    shared_slice: float
+    reads: float
+    large: float
+    works: float
+    written: int
+
+
+# A peer that asks for little waits for one or two turns. So turns are short while one peer sends
+# single requests and another one sends more. Else longer turns save work.
+_LONG_TURN = Shares(
+    turn=0.001,
+    slice=0.001,
+    shared_slice=0.0005,
+    reads=0.0005,
+    large=0.001,
+    works=0.001,
+    written=1024 * 1024,
+)
+_SHORT_TURN = Shares(
+    turn=0.00025,
+    slice=0.00025,
+    shared_slice=0.000125,
+    reads=0.0,
+    large=0.00025,
+    works=0.00015,
+    written=128 * 1024,
+)
+_LATELY_SECONDS = 0.05  # after a single request
+
+
+class TurnShares:
+    """The shares of the turns of one event loop; its listeners have them together.
+
+    Attributes:
+        many_from: the last peer that sent several requests at once.
+        single_at: when another one sent a single request, by the monotonic clock.
+        written: bytes of pieces that were written in this turn.
+    """
+
+    def __init__(self) -> None:
+        self.many_from: object | None = None
+        self.single_at = 0.0
+        self._large_left = _LARGE_IN_TURN
+        self._large_end = 0.0  # after this time, the turn begins no other large request
+        self._is_read_timed = False  # whether this loop turn has a time for reads
+        self._read_end = 0.0  # after this time, what else is read waits for a turn
+        self.written = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody has sent a single request lately."""
+        return time.monotonic() - self.single_at < _LATELY_SECONDS
+
+    @property
+    def now(self) -> Shares:
+        """What a turn may spend now."""
+        return _SHORT_TURN if self.is_short else _LONG_TURN
+
+    def take_large(self) -> bool:
+        """Whether this loop turn may begin one more request with a large answer. Counts it."""
+        if self._large_left == _LARGE_IN_TURN:
+            asyncio.get_running_loop().call_soon(self._refill)
+            self._large_end = time.monotonic() + self.now.large
+        elif not self._large_left or time.monotonic() >= self._large_end:
+            return False
+        self._large_left -= 1
+        return True
+
+    def _refill(self) -> None:
+        self._large_left = _LARGE_IN_TURN
+
+    def has_time(self) -> bool:
+        """Whether this loop turn may handle more of what it reads, besides single requests.
+
+        Short turns may not: what brings many requests has its slice later, and only that.
+        """
+        if self.is_short:
+            return False
+        if self._is_read_timed:
+            return time.monotonic() < self._read_end
+        self._is_read_timed = True
+        self._read_end = time.monotonic() + self.now.reads
+        asyncio.get_running_loop().call_soon(self._end_reads)
+        return True
+
+    def _end_reads(self) -> None:
+        self._is_read_timed = False
+
+    def note_written(self, size: int) -> None:
+        """Note that so many bytes of an answer were written, and more are to come."""
+        if not self.written:
+            asyncio.get_running_loop().call_soon(self._end_writes)
+        self.written += size
+
+    def _end_writes(self) -> None:
+        self.written = 0
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this loop turn may write another piece."""
+        return self.written < self.now.written
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether this loop turn should end: it has begun many large requests, or written much."""
+        return not self._large_left or not self.may_write
 
 
 class ServerConnection(asyncio.Protocol):
@@ -398,3 +530,18 @@ class ServerConnection(asyncio.Protocol):
             broker_events.CONNECTION_CUT.log(log, client=self._connection.address, reason=why)
         else:
             broker_events.CONNECTION_SILENT.log(log, client=self._connection.address)
+
+
+def send_all(connections: Mapping[int, ServerConnection], answers: Sequence[Answer]) -> None:
+    """Write answers to connections by their ids; those to one connection together."""
+    if len(answers) == 1:
+        ((connection_id, frame),) = answers
+        if (connection := connections.get(connection_id)) is not None:
+            connection.send([frame])
+        return
+    by_connection: defaultdict[int, list[AnyFrame]] = defaultdict(list)
+    for connection_id, frame in answers:
+        by_connection[connection_id].append(frame)
+    for connection_id, frames in by_connection.items():
+        if (connection := connections.get(connection_id)) is not None:
+            connection.send(frames)
