@@ -4,7 +4,7 @@ It takes the model's place at the slave's machine. What it knows of the slave is
 slave's disk; what it knows of the master is the chronicle.
 """
 
-from tests.simulation.asked import commands_of
+from tests.simulation.asked import commands_of, whole
 from tests.simulation.chronicle import Chronicle, parts_of
 from tests.simulation.facts import Entry, Violation
 from tests.simulation.unjudged import Unjudged
@@ -149,7 +149,7 @@ class Follower(Unjudged):
 
     def turn(self, turn: Turn, _now_ms: int) -> None:
         """Check what the slave serves."""
-        self.sent(turn.replies)
+        self.sent(whole(turn.replies))
 
     def sent(self, replies: list[tuple[int, bytes]]) -> None:
         """Check what the slave serves."""

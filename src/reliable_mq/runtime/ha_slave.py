@@ -20,8 +20,8 @@ from reliable_mq.replication.copied_log import CopiedLog, CopiedRun
 from reliable_mq.replication.ha_frames import Transfer, encode_report
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.master_link import MasterLink
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
 

@@ -34,10 +34,11 @@ from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.slave_door import is_bare, slave_door
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
