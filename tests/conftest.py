@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pymysql
 import pytest
+from hypothesis import settings
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.planted_secrets import PLANTED, leaks_in_files, planted
 from tests.postgres_databases import new_database
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 # See the Makefile: this holds where pytest is called directly.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The same examples in every run, without a clock: a property that fails here fails everywhere.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("repeatable")
 
 _database_numbers = itertools.count(1)
 _names = itertools.count(1)
