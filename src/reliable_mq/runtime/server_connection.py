@@ -34,6 +34,7 @@ log = limited_log(__name__)
 
 _LARGE_IN_TURN = 32  # requests with large answers
 _READ_AT_ONCE = 64  # of one read, at most so many requests are handled without a look at the clock
+_READ_IN_SHORT = 8  # the same in a short turn
 _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not read
 # At most this many requests with large answers are handled at a time. The others wait until the
 # peer has read the answers.
@@ -55,7 +56,7 @@ class Shares(NamedTuple):
         turn: on connections with waiting requests.
         slice: on one of these, while it is alone.
         shared_slice: on one of these, while others wait.
-        reads: on reads that bring more than one request, in long turns.
+        reads: on reads that bring more than one request.
         large: until it begins no more requests with large answers. One table may take as much work
             as many pulls.
         works: on requests that are handled in steps.
@@ -86,7 +87,7 @@ _SHORT_TURN = Shares(
     turn=0.00025,
     slice=0.00025,
     shared_slice=0.000125,
-    reads=0.0,
+    reads=0.000125,
     large=0.00025,
     works=0.00015,
     written=128 * 1024,
@@ -136,12 +137,7 @@ class TurnShares:
         self._large_left = _LARGE_IN_TURN
 
     def has_time(self) -> bool:
-        """Whether this loop turn may handle more of what it reads, besides single requests.
-
-        Short turns may not: what brings many requests has its slice later, and only that.
-        """
-        if self.is_short:
-            return False
+        """Whether this loop turn may handle more of what it reads, besides single requests."""
         if self._is_read_timed:
             return time.monotonic() < self._read_end
         self._is_read_timed = True
@@ -288,17 +284,21 @@ class ServerConnection(asyncio.Protocol):
         """Let requests wait for a turn, behind those that wait."""
         self._later.extend(requests)
         self._note_received()
-        if is_first and self._turns.has_time():
-            self.handle_waiting()
-        elif is_first:
+        if not is_first:
+            return
+        if self._turns.is_short or not self._turns.has_time():  # it has its slice, and only that
             self._handle_later()
+        else:
+            self.handle_waiting()
 
     def _are_few(self, frames: Sequence[Frame]) -> bool:
         """Whether all frames of a read may be handled at once, as far as their number tells."""
         if len(frames) < 2:
             return True
         self._turns.many_from = self
-        return not self._reader.uncut and self._turns.has_time()
+        if self._reader.uncut or (len(frames) > _READ_IN_SHORT and self._turns.is_short):
+            return False
+        return self._turns.has_time()
 
     def _refuse(self, why: object) -> None:
         """Close the connection because of bytes that are not a command."""
