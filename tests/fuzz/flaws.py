@@ -169,7 +169,9 @@ def registrations_in_one_go() -> None:
     put(registration, "REGISTERED_TOPICS_MAX", _ENDLESS)
     put_no_limit("topics")
     put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
-    put(name_server, "_SLICE_SECONDS", math.inf)
+    for turn in ("_LONG_TURN", "_SHORT_TURN"):
+        shares = getattr(server_connection, turn)._replace(works=math.inf)
+        put(server_connection, turn, shares)
 
 
 def settings_written_by_the_loop() -> None:
