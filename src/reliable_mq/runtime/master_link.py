@@ -44,7 +44,6 @@ class MasterLink(asyncio.Protocol):
             return
         try:
             found = self._frames.feed(data)
-            self._on_heard(found)
             if self._take is None:
                 self._found += found
                 self._wait(is_wanted=bool(found))
@@ -53,6 +52,7 @@ class MasterLink(asyncio.Protocol):
             elif len(data) >= _LARGE:
                 self.transport.pause_reading()
                 self._loop.call_soon(self._read_on)
+            self._on_heard(found)  # a client may wait for what was taken, nobody for this
         except Exception as error:  # noqa: BLE001 - who waits raises it
             self._end(error)
 
