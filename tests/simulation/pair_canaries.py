@@ -13,7 +13,7 @@ from reliable_mq.broker_core.store.acknowledged import AcknowledgedFile
 from reliable_mq.broker_core.store.role_note import RoleNote
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.replication.log_comparison import LogComparison
-from reliable_mq.runtime import replication
+from reliable_mq.runtime import slave_store
 from reliable_mq.runtime.fence import Fence
 from reliable_mq.wire.codes import RequestCode
 
@@ -83,7 +83,7 @@ PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]
         lambda _: _say_nothing_of_slaves,
     ),
     "a report before the disk": (
-        replication._CoreAsSlaveStore,
+        slave_store.CoreAsSlaveStore,
         "kept",
         _report_what_is_received,
     ),

@@ -31,14 +31,12 @@ from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.member_notices import MemberNotices
-from reliable_mq.broker_core.names import (
-    DEFAULT_TOPIC,
-    OP_TOPIC,
-)
+from reliable_mq.broker_core.names import DEFAULT_TOPIC, OP_TOPIC
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.replicated_answers import answers_of
 from reliable_mq.broker_core.request_modes import RequestModes
+from reliable_mq.broker_core.stand_in import StandIn
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
@@ -125,6 +123,7 @@ class BrokerState:
 
     epoch: int | None = None  # of the last promotion; None: it has no slaves
     is_unverified = False  # whether a slave's log may differ from its master's
+    is_index_stuck = False  # whether the index cannot be written
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
@@ -172,6 +171,7 @@ class BrokerState:
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
         self.master_tables = TablesState()  # of a slave
+        self.stand_in = StandIn()  # of a slave
         self.processors = 1  # of the machine
         self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything
@@ -179,7 +179,6 @@ class BrokerState:
         self.has_name_server = False  # whether one runs in this process
         self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
-        self.is_index_stuck = False  # whether the index cannot be written
         self.answers = answers_of(config)
         self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
         self.files = ConfigFiles()

@@ -7,26 +7,36 @@ Source: Apache RocketMQ `DefaultHAClient`.
 """
 
 import asyncio
+import contextlib
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from reliable_mq.errors import FrameError, LogsDiffer, StoreError
 from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
-from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
+from reliable_mq.replication.ha_frames import Transfer, encode_report
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
 from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.slave_connection import (
+    CLOSED,
+    CLOSED_AT_ONCE,
+    IncomingTransfers,
+    SlaveStore,
+)
 from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
 RETRY_SECONDS = 5.0
-"""Seconds until a connection that failed is tried again, and the most that one may take."""
+"""The most seconds until a connection that failed is tried again, and that one may take."""
+FIRST_RETRY_SECONDS = 0.1
+"""Seconds until the first try after a connection has ended. Each further pause is twice as long."""
+SOON_SECONDS = 1.0
+"""A connection that ended sooner does not make the pauses short again."""
 SILENT_SECONDS = 20.0
 """A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
 ALONE_SECONDS = 5.0
@@ -34,79 +44,7 @@ ALONE_SECONDS = 5.0
 REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
 _TEND_SECONDS = 1.0
-_READ_SIZE = 1024 * 1024
-_CLOSED = "the master has closed the connection"
-_CLOSED_AT_ONCE = (
-    f"{_CLOSED} before it sent anything; its log says why. If it demands TLS, set tls.enable=true "
-    "here"
-)
 _SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
-
-
-class SlaveStore(Protocol):
-    """The store of a slave, as the connection sees it."""
-
-    @property
-    def segment_size(self) -> int:
-        """Bytes of a segment of the log."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """Where the log begins."""
-        ...
-
-    @property
-    def last_record(self) -> int:
-        """Where the last record begins."""
-        ...
-
-    @property
-    def acknowledged(self) -> int:
-        """The offset up to which messages may have been acknowledged to clients."""
-        ...
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the log."""
-        ...
-
-    def begin_of_record(self, offset: int) -> int:
-        """Return the largest begin of a record that is not behind an offset."""
-        ...
-
-    def verified(self, *, is_same: bool) -> None:
-        """Note whether the log is the same as the master's: only then it may be served."""
-        ...
-
-    def truncate(self, offset: int) -> None:
-        """Have the log cut at an offset; this ends the broker, and it starts again."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """Where the log ends."""
-        ...
-
-    @property
-    def kept(self) -> int:
-        """The offset up to which the log is stored as the flush type promises."""
-        ...
-
-    def begin_at(self, offset: int) -> None:
-        """Let the empty log begin at an offset."""
-        ...
-
-    def copy(self, records: Sequence[CopiedRecord]) -> None:
-        """Append records; they are written at the end of the turn.
-
-        Raises:
-            StoreError: when one cannot be appended.
-        """
-        ...
-
-    async def room(self) -> None:
-        """Return when the disk has room."""
-        ...
 
 
 class HaSlave:
@@ -139,6 +77,18 @@ class HaSlave:
         self._heard = 0.0
         self._told = ""  # the last trouble that has a line in the log
         self.master = MasterState()
+        self._pause = FIRST_RETRY_SECONDS
+        self._woken = asyncio.Event()
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the master sends its log, which was compared."""
+        return self._writer is not None
+
+    def wake(self) -> None:
+        """Connect now, if no connection is open."""
+        self._pause = FIRST_RETRY_SECONDS
+        self._woken.set()
 
     def stored(self) -> None:
         """Report that more of the log is stored."""
@@ -168,7 +118,18 @@ class HaSlave:
                 except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:
                     self._tell(address, error)
                 self.master.address = ""
-            await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
+                if time.monotonic() - alone_since > SOON_SECONDS:
+                    self._pause = FIRST_RETRY_SECONDS
+            await self._rest(RETRY_SECONDS / 50 if not address else self._pause)
+            if address:
+                self._pause = min(2 * self._pause, RETRY_SECONDS)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until the next try, or until it is woken."""
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def _tell(self, address: str, error: Exception) -> None:
         reason = reason_of(error) or "no answer"
@@ -199,7 +160,7 @@ class HaSlave:
             await self._kept.wait()
         begin, skipped = store.end, 0
         master_range = await self._find_range()
-        incoming = _Incoming(reader, store, self._take_heard)
+        incoming = IncomingTransfers(reader, store, self._take_heard)
         self._heard = self._reported = time.monotonic()
         tending = asyncio.ensure_future(self._tend_forever(writer))
         try:
@@ -234,7 +195,7 @@ class HaSlave:
         self,
         address: str,
         master_range: tuple[int, int],
-        incoming: "_Incoming",
+        incoming: IncomingTransfers,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Return when the slave's log is a part of the master's; the next transfer continues it.
@@ -287,11 +248,13 @@ class HaSlave:
         reader, writer = await self._connected(address)
         try:
             writer.write(encode_report(comparison.at))
-            await _Incoming(reader, self._store, self._take_heard).compare(comparison)
+            await IncomingTransfers(reader, self._store, self._take_heard).compare(comparison)
         finally:
             writer.close()
 
-    async def _take_forever(self, incoming: "_Incoming", copied: CopiedLog, skipped: int) -> None:
+    async def _take_forever(
+        self, incoming: IncomingTransfers, copied: CopiedLog, skipped: int
+    ) -> None:
         store, begin, is_followed = self._store, copied.end, False
         if incoming.has_compared:
             is_followed = self._followed(begin)
@@ -321,7 +284,7 @@ class HaSlave:
     def _why_ended(self, is_followed: bool) -> str:
         if time.monotonic() - self._heard > SILENT_SECONDS:
             return f"the master said nothing for {SILENT_SECONDS:g} s"
-        return _CLOSED if is_followed else _CLOSED_AT_ONCE
+        return CLOSED if is_followed else CLOSED_AT_ONCE
 
     async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
         """Repeat the report, and end the connection to a master that says nothing."""
@@ -334,53 +297,3 @@ class HaSlave:
             # Before the logs are compared, a report would acknowledge what may differ.
             if self._writer is not None and now - self._reported >= REPORT_SECONDS:
                 self._report(writer)
-
-
-class _Incoming:
-    """The transfers of one connection."""
-
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        store: SlaveStore,
-        on_heard: Callable[[list[Transfer]], None],
-    ) -> None:
-        self._reader, self._store, self._on_heard = reader, store, on_heard
-        self._frames = TransferReader()
-        self._rest: list[Transfer] = []
-        self.has_compared = False
-
-    async def transfers(self) -> list[Transfer] | None:
-        """Return the next transfers; None: none come any more.
-
-        Raises:
-            OSError: when the connection breaks.
-            FrameError: when they are no transfers.
-        """
-        if self._rest:
-            rest, self._rest = self._rest, []
-            return rest
-        await self._store.room()
-        try:
-            data = await self._reader.read(_READ_SIZE)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            return None
-        found = self._frames.feed(data)
-        self._on_heard(found)
-        return found
-
-    async def compare(self, comparison: LogComparison) -> None:
-        """Compare until the result is known; what is behind comes with the next transfers.
-
-        Raises:
-            EOFError: when the connection ends before.
-        """
-        while not comparison.is_done:
-            found = await self.transfers()
-            if found is None:
-                raise EOFError(_CLOSED_AT_ONCE)
-            rest = [comparison.take(each) for each in found]
-            self._rest = [each for each in rest if each is not None]
-        self.has_compared = True

@@ -7,12 +7,14 @@ Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registe
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from reliable_mq.access.users import User
 from reliable_mq.broker_core.registration import (
+    heartbeat,
     registrations,
     take_order_topics,
     topic_registration,
@@ -179,6 +181,17 @@ class Registrar:
             self.master, self.master_ha = master, answer.ext_fields.get("haServerAddr", "")
         take_order_topics(self._state, answer.body, now_ms())
         return True
+
+    async def beat_forever(self) -> None:
+        """Send heartbeats, and register at once where the broker is not known any more."""
+        config = self._state.config
+        while True:
+            await asyncio.sleep(config.heartbeat_ms / 1000)
+            if len(self._informed) < len(self._addresses):
+                await self.register()
+            for address in tuple(self._informed):
+                with contextlib.suppress(Unavailable):  # the next registration tells it
+                    await self._links.post(address, heartbeat(config), config.heartbeat_ms / 1000)
 
     async def unregister(self) -> None:
         """Cancel a registration in progress, and unregister at every name server.

@@ -55,7 +55,8 @@ def timer_checkpoint_from(body: bytes) -> TimerCheckpoint:
     form = _WIRE if len(body) >= _WIRE.size else _OLD_WIRE
     if len(body) < form.size:
         raise ValueError(f"a checkpoint of timers has {len(body)} bytes")
-    read_ms, log_end, queue_offset, master_queue_offset = form.unpack_from(body)[:4]
+    fields = form.unpack_from(body)
+    read_ms, log_end, queue_offset, master_queue_offset = fields[:4]
     if min(read_ms, queue_offset, master_queue_offset) < 0:
         raise ValueError(f"a checkpoint of timers with {read_ms}, {master_queue_offset}")
     return TimerCheckpoint(
@@ -63,6 +64,7 @@ def timer_checkpoint_from(body: bytes) -> TimerCheckpoint:
         log_end=log_end,
         queue_offset=queue_offset,
         master_queue_offset=master_queue_offset,
+        counter=fields[-1] if form is _WIRE else 0,
     )
 
 

@@ -119,8 +119,21 @@ class TimerStore:
             master_queue_offset=self.queue_offset,
         )
 
+    def note_done(self, done_before: int, done_ms: int) -> bool:
+        """Note what others have delivered, see `is_done`; return whether that is new.
+
+        The next checkpoint saves it.
+        """
+        if done_ms <= self._noted.done_ms:
+            return False
+        self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
+        return True
+
     def is_done(self, queue_offset: int, slot_ms: int) -> bool:
-        """Whether the master of this former slave has delivered a message; see `done_before`."""
+        """Whether another broker has delivered a message; see `done_before`.
+
+        It was the master of this former slave, or a slave of this master.
+        """
         return queue_offset < self._noted.done_before and slot_ms < self._noted.done_ms
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:

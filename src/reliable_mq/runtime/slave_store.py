@@ -1,0 +1,87 @@
+"""The store of a slave's broker, as its connection to the master sees it: see `HaSlave`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.copier import Copier
+from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
+from reliable_mq.replication.copied_log import CopiedRecord
+from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.runtime.log_writer import LogWriter
+
+_ROOM_SECONDS = 0.1
+
+
+class CoreAsSlaveStore:
+    """The store of a broker's core, for `HaSlave`."""
+
+    def __init__(
+        self, core: BrokerCore, writer: LogWriter, run_turn: Callable[[], None], role: BrokerRole
+    ) -> None:
+        self._state, self._store = core.state, core.state.store
+        self._role = role
+        self._log = core.state.store.log
+        self._copier = Copier(core.state.store)
+        state = core.state
+        self._reports_disk = state.is_sync_flush and not state.config.copies_early
+        self._writer = writer
+        self._run_turn = run_turn
+        self.segment_size = self._log.segment_size
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
+        return self._log.end
+
+    @property
+    def kept(self) -> int:
+        """The offset up to which the log is stored as `slaveFlush` and the flush type promise."""
+        return self._log.durable if self._reports_disk else self._log.written
+
+    @property
+    def start(self) -> int:
+        """Where the log begins."""
+        return self._log.start
+
+    @property
+    def last_record(self) -> int:
+        """Where the last record begins."""
+        return self._store.last_record
+
+    @property
+    def acknowledged(self) -> int:
+        """The offset up to which messages may have been acknowledged to clients."""
+        return self._role.acknowledged(self._log.end)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        return bytes_between(self._log, offset, offset + size)
+
+    def begin_of_record(self, offset: int) -> int:
+        """Return the largest begin of a record that is not behind an offset."""
+        return begin_of_record(self._log, offset)
+
+    def verified(self, *, is_same: bool) -> None:
+        """Note whether the log is the same as the master's: only then it may be served."""
+        self._state.is_unverified = not is_same
+        self._role.verified(is_same=is_same)
+
+    def truncate(self, offset: int) -> None:
+        """Have the log cut at an offset; this ends the broker, and it starts again."""
+        self._role.truncate(offset)
+
+    def begin_at(self, offset: int) -> None:
+        """Let the empty log begin at an offset."""
+        self._copier.begin_at(offset)
+
+    def copy(self, records: Sequence[CopiedRecord]) -> None:
+        """Append records; they are written at the end of the turn."""
+        for record in records:
+            self._copier.append(*record)
+        self._run_turn()
+
+    async def room(self) -> None:
+        """Return when the disk has room."""
+        while self._writer.is_waiting_for_room:
+            await asyncio.sleep(_ROOM_SECONDS)
