@@ -12,7 +12,7 @@ Source: Apache RocketMQ `BrokerPreOnlineService.syncMetadataReverse`.
 from reliable_mq.broker_core.commits_at_slave import CommittedPlace
 from reliable_mq.broker_core.delivery import schedule
 from reliable_mq.broker_core.offsets import OffsetTable
-from reliable_mq.broker_core.requests.tables import COMMITTED_HERE
+from reliable_mq.broker_core.requests.tables import DONE_BEFORE, DONE_MS, OF_SLAVE
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.timer_checkpoint import timer_checkpoint_from
 from reliable_mq.wire.codes import RequestCode
@@ -27,7 +27,7 @@ CODES = (
 
 def questions() -> list[Command]:
     """Return the requests for the progress of a slave."""
-    return [request(code, {COMMITTED_HERE: "true"}) for code in CODES]
+    return [request(code, {OF_SLAVE: "true"}) for code in CODES]
 
 
 def take_progress(state: BrokerState, code: int, answer: Command, now_ms: int) -> None:
@@ -39,7 +39,7 @@ def take_progress(state: BrokerState, code: int, answer: Command, now_ms: int) -
     if code == RequestCode.GET_ALL_DELAY_OFFSET:
         _take_delays(state, answer.body.decode(), now_ms)
     elif code == RequestCode.GET_TIMER_CHECK_POINT:
-        _take_timers(state, answer.body, now_ms)
+        _take_timers(state, answer, now_ms)
     else:
         _take_offsets(state, answer)
 
@@ -56,20 +56,25 @@ def _take_delays(state: BrokerState, text: str, now_ms: int) -> None:
         state.files.change(schedule.PATH, own.dump)
 
 
-def _take_timers(state: BrokerState, body: bytes, now_ms: int) -> None:
-    told = timer_checkpoint_from(body)
+def _take_timers(state: BrokerState, answer: Command, now_ms: int) -> None:
+    fields = answer.ext_fields
+    if DONE_MS in fields:
+        done_before, done_ms = int(fields[DONE_BEFORE]), int(fields[DONE_MS])
+    else:  # Apache's slave: whole slots
+        told = timer_checkpoint_from(answer.body)
+        done_before = min(told.queue_offset, told.master_queue_offset)
+        done_ms = told.read_ms
     if state.config.is_slave:
-        taken_up = min(told.queue_offset, told.master_queue_offset)
-        state.timers.followed.delivered_elsewhere(taken_up, told.read_ms)
+        state.timers.followed.delivered_elsewhere(done_before, done_ms)
     else:
-        state.timers.take_back(told, now_ms)
+        state.timers.take_back(done_before, done_ms, now_ms)
 
 
 def _take_offsets(state: BrokerState, answer: Command) -> None:
     table = OffsetTable()
     table.load(answer.body.decode())
     own = state.offsets
-    is_of_here = COMMITTED_HERE in answer.ext_fields
+    is_of_here = OF_SLAVE in answer.ext_fields
     if not is_of_here and own.version.counter > table.version.counter:
         return
     for group, topic, queue_id, offset in table.rows():

@@ -90,7 +90,8 @@ class Replication:
         """Take the port for slaves, and return the settings with its number.
 
         A broker without slaves takes none. A master also listens two ports below its own: there
-        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`).
+        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`). So does a slave that
+        may stand in: Apache's master asks it there for timers, and does not come back without them.
 
         Raises:
             AddressRefused: when the port is taken.
@@ -102,6 +103,7 @@ class Replication:
             self.master = HaMaster(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+        if self.master is not None or (config.is_slave and config.stands_in):
             try:
                 await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
             except AddressRefused as error:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import schedule
-from reliable_mq.broker_core.master_tables import log_bounds
 from reliable_mq.broker_core.progress_of_slaves import questions, take_progress
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER, Members, StandInDecision, is_first
@@ -129,9 +128,6 @@ class StandingIn:
 
     async def _learn_from(self, address: str) -> None:
         try:
-            info = await asked(self._links, address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            if log_bounds(info.body)[1] > self._state.store.log.durable:
-                return  # it may have delivered what this slave does not have
             for question in questions():
                 code = RequestCode(question.code)
                 answer = await asked(self._links, address, code, question.ext_fields)

@@ -287,7 +287,8 @@ MASTER_FENCED = error(
 )
 TABLES_PORT_TAKEN = warning(
     "tables_port_taken",
-    "%(reason)s. Slaves of ours do not need this port; Apache's get no topics without it",
+    "%(reason)s. Brokers of ours do not need this port; Apache's get no topics without it, and "
+    "Apache's master does not come back while a slave of ours stands in for it",
 )
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")

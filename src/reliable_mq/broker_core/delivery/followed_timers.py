@@ -5,8 +5,8 @@ A slave has no timer log and no wheel: when it is promoted, it takes the message
 their queue. What it notes here says which of them are delivered, and from where in the log to
 search the deliveries of the others.
 
-Invariant L10: timed messages before the queue offset `done_before` that were due before `done_ms`
-are delivered. Deliveries of all others are in the log from `delivered_end` on.
+Invariant L10: timed messages before the queue offset `done_before` that were due at `done_ms` or
+earlier are delivered. Deliveries of all others are in the log from `delivered_end` on.
 
 Why it holds. The master delivers a message only after it was taken up. Messages before
 `done_before` were taken up when the master was asked the time before, so their slot was known
@@ -100,7 +100,6 @@ class FollowedTimers:
         known = self.progress()
         return msgspec.structs.replace(
             known,
-            read_ms=known.done_ms,
             queue_offset=known.done_before,
             master_queue_offset=known.done_before,
         )
@@ -113,7 +112,7 @@ class FollowedTimers:
         ahead = 0 if known is self.known and self._is_ahead else VERSIONS_AHEAD
         self._is_ahead = True
         self.known = TimerCheckpoint(
-            read_ms=done_ms,
+            read_ms=done_ms // self._precision_ms * self._precision_ms,
             delivered_end=known.delivered_end,
             done_before=done_before,
             done_ms=done_ms,

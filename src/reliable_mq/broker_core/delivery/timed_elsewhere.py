@@ -68,7 +68,7 @@ class TimedElsewhere:
         for count, offset in enumerate(range(queue.first, self._end), 1):
             timed = read_timed(self._store.reader.message(queue, offset), self._precision_ms)
             if timed is not None and not (
-                offset < done.done_before and self._slot_of(timed.due_ms) < done.done_ms
+                offset < done.done_before and timed.due_ms <= done.done_ms
             ):
                 self._put(timed, offset)
             if count % _READ_AT_ONCE == 0:
@@ -79,9 +79,6 @@ class TimedElsewhere:
             self._deleted[timed.out_ms, self._recalled(timed.topic, timed.deleted_key)] = False
         else:
             heapq.heappush(self._waiting, timed.due_ms << _OFFSET_BITS | offset)
-
-    def _slot_of(self, due_ms: int) -> int:
-        return (due_ms - 1) // self._precision_ms * self._precision_ms
 
     def _recalled(self, topic: str, key: str) -> str:
         return f"{topic}\0{key}" if self._recalls_within_topic else key
@@ -126,7 +123,6 @@ class TimedElsewhere:
         """
         if not self.is_read or not self._end:
             return
-        until_ms = now_ms if first is None else first >> _OFFSET_BITS
-        if self._waiting:
-            until_ms = min(until_ms, self._waiting[0] >> _OFFSET_BITS)
-        self._followed.delivered_elsewhere(self._end, self._slot_of(until_ms))
+        first = min([*([] if first is None else [first]), *self._waiting[:1]], default=None)
+        done_ms = now_ms if first is None else min(now_ms, (first >> _OFFSET_BITS) - 1)
+        self._followed.delivered_elsewhere(self._end, done_ms)

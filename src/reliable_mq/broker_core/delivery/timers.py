@@ -170,7 +170,7 @@ class Timers:
                 broker_events.TIMED_MESSAGE_UNREADABLE.log(
                     log, queue_offset=files.queue_offset, topic=TIMER_TOPIC
                 )
-            elif files.is_done(files.queue_offset, self._slot_of(timed.due_ms)):
+            elif files.is_done(files.queue_offset, timed.due_ms):
                 pass
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
@@ -314,7 +314,7 @@ class Timers:
             deleted.update(dict.fromkeys(met, ""))
             if is_deletion or met:
                 return entry.size
-        if self._files.is_done(timed.record.queue_offset, self._slot_of(timed.due_ms)):
+        if self._files.is_done(timed.record.queue_offset, timed.due_ms):
             pass  # a slave has delivered it
         elif self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
             self._known[timed.identity(is_roll=is_roll)] -= 1
@@ -368,10 +368,9 @@ class Timers:
             return None
         return self._files.begin_checkpoint(self._store, now_ms)
 
-    def take_back(self, told: TimerCheckpoint, now_ms: int) -> None:
+    def take_back(self, done_before: int, done_ms: int, now_ms: int) -> None:
         """Note what a slave has delivered while this master was away, before the first delivery."""
-        taken_up = min(told.queue_offset, told.master_queue_offset)
-        if self._files.is_open and self._files.note_done(taken_up, told.read_ms):
+        if self._files.is_open and self._files.note_done(done_before, done_ms):
             self._files.begin_checkpoint(self._store, now_ms)()
 
     def close(self) -> None:

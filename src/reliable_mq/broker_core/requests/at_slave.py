@@ -3,7 +3,7 @@
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
 `slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
 commit here are kept for the master. A slave whose log was not compared with its master's refuses
-all that shows messages.
+all that shows messages, or says what was done with them.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
@@ -35,6 +35,12 @@ _BEFORE_ONLINE = frozenset(
 )
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _LOOKS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
+_PROGRESS = frozenset(
+    {
+        *(RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET),
+        RequestCode.GET_TIMER_CHECK_POINT,
+    }
+)
 
 Find = Callable[[int], Handler | None]
 
@@ -52,7 +58,7 @@ def at_slave(find: Find) -> Find:
         handler = find(code)
         if code == RequestCode.UPDATE_CONSUMER_OFFSET and handler is not None:
             return _for_master(handler)
-        if handler is None or code not in _PULLS | _LOOKS:
+        if handler is None or code not in _PULLS | _LOOKS | _PROGRESS:
             return handler
         return _if_verified(_if_readable(handler) if code in _PULLS else handler)
 

@@ -19,8 +19,9 @@ from reliable_mq.wire.peer_texts import read_json_as
 _BODY_MAX = FRAME_SIZE_MAX - 4_096  # the rest is for the header of the reply
 
 
-COMMITTED_HERE = "committedHere"
-"""A field of ours: the offsets that were committed at a slave, and that its master lacks."""
+OF_SLAVE = "progressOfSlave"
+"""A field of ours: what a slave has done itself. Of offsets, those that its master lacks."""
+DONE_BEFORE, DONE_MS = "timersDoneBefore", "timersDoneMs"
 PAGE_MAX = 2_000
 """The maximum number of entries of a page; Apache's splitMetadataSize."""
 
@@ -73,9 +74,9 @@ def _page(
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; the protocol has no pages here."""
     offsets = state.offsets
-    if state.config.is_slave and COMMITTED_HERE in request.command.ext_fields:
+    if state.config.is_slave and OF_SLAVE in request.command.ext_fields:
         body = state.commits_at_slave.as_offsets().text().encode()
-        return reply(request.command, ext={COMMITTED_HERE: "true"}, body=body)
+        return reply(request.command, ext={OF_SLAVE: "true"}, body=body)
     if offsets.is_text_cheap(OFFSETS_ASKED_MAX):
         body = offsets.text().encode()
     elif offsets.has_all_rows:  # the rows of the last save: encoding all would block other clients
@@ -110,7 +111,11 @@ def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
 
 def get_timer_check_point(state: BrokerState, request: Request) -> Command:
     """GET_TIMER_CHECK_POINT: how far timed messages are delivered and taken up."""
-    return reply(request.command, body=state.timers.checkpoint(request.now_ms).to_wire())
+    timers, ext = state.timers, {}
+    if state.config.is_slave and OF_SLAVE in request.command.ext_fields:
+        known = timers.followed.progress()
+        ext = {DONE_BEFORE: str(known.done_before), DONE_MS: str(known.done_ms)}
+    return reply(request.command, ext=ext, body=timers.checkpoint(request.now_ms).to_wire())
 
 
 def get_timer_metrics(state: BrokerState, request: Request) -> Command:

@@ -27,7 +27,7 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
     """The fields of the file, in order.
 
     A slave has no timers of its own, and notes what its master has done: messages before the queue
-    offset `done_before` that were due before `done_ms` are delivered.
+    offset `done_before` that were due at `done_ms` or earlier are delivered.
     """
 
     read_ms: int = 0

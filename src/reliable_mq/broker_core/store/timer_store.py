@@ -129,12 +129,12 @@ class TimerStore:
         self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
         return True
 
-    def is_done(self, queue_offset: int, slot_ms: int) -> bool:
+    def is_done(self, queue_offset: int, due_ms: int) -> bool:
         """Whether another broker has delivered a message; see `done_before`.
 
         It was the master of this former slave, or a slave of this master.
         """
-        return queue_offset < self._noted.done_before and slot_ms < self._noted.done_ms
+        return queue_offset < self._noted.done_before and due_ms <= self._noted.done_ms
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
         """Whether a checkpoint is plausible, and its files exist."""
