@@ -74,8 +74,11 @@ class FollowedTimers:
         self._is_ahead = False
         earlier, self._earlier = self._earlier, _Look(log_end, last_ms, told.master_queue_offset)
         done_ms = told.read_ms // self._precision_ms * self._precision_ms
-        if earlier is None or earlier.last_ms >= done_ms or done_ms <= self.known.done_ms:
+        if earlier is None or earlier.last_ms >= done_ms:
             return
+        known = self.progress()
+        if done_ms <= known.done_ms or earlier.queue_offset < known.done_before:
+            return  # a master that has just started takes its messages up again
         self.known = TimerCheckpoint(
             read_ms=done_ms,
             delivered_end=earlier.log_end,
@@ -107,7 +110,7 @@ class FollowedTimers:
     def delivered_elsewhere(self, done_before: int, done_ms: int) -> None:
         """Note what this slave has delivered to other masters; see L10."""
         known = self.progress()
-        if done_ms <= known.done_ms:
+        if done_ms <= known.done_ms or done_before < known.done_before:
             return
         ahead = 0 if known is self.known and self._is_ahead else VERSIONS_AHEAD
         self._is_ahead = True

@@ -59,6 +59,7 @@ class TimerStore:
         self._wheel: TimerWheel
         self._noted = TimerCheckpoint()
         self._synced_before = 0  # log offset up to which earlier checkpoints synced messages
+        self._done: list[tuple[int, int]] = []  # what others have done besides, see `is_done`
         self.is_open = False
         self.queue_offset = 0
         self.read_ms = 0
@@ -124,8 +125,9 @@ class TimerStore:
 
         The next checkpoint saves it.
         """
-        if done_ms <= self._noted.done_ms:
+        if self.is_done(done_before - 1, done_ms):
             return False
+        self._done.append((self._noted.done_before, self._noted.done_ms))
         self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
         return True
 
@@ -134,7 +136,10 @@ class TimerStore:
 
         It was the master of this former slave, or a slave of this master.
         """
-        return queue_offset < self._noted.done_before and due_ms <= self._noted.done_ms
+        noted = self._noted.done_before, self._noted.done_ms
+        return any(
+            queue_offset < before and due_ms <= until for before, until in (noted, *self._done)
+        )
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
         """Whether a checkpoint is plausible, and its files exist."""
