@@ -61,11 +61,10 @@ class ActingWorld:
         self.brokers[name] = server
         return server
 
-    async def restart_name_server(self, *, after: float = 0.0) -> None:
+    async def restart_name_server(self) -> None:
         """End the name server, and start an empty one at its port."""
         port = self.name_server.port
         await self.name_server.close()
-        await asyncio.sleep(after)
         self.name_server = NameServer(config=NameServerConfig(support_acting_master=True))
         await self.name_server.start("127.0.0.1", port)
 

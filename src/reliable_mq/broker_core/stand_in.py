@@ -23,6 +23,7 @@ class StandIn:
         self.is_acting = False
         self.deliveries: DeliveriesElsewhere | None = None
         self.on_master: Callable[[str, str], None] = lambda _ha_address, _address: None
+        self._count = 0  # messages of earlier times
         self._ended: list[DeliveriesElsewhere] = []  # with messages that are on their way
         self._when_idle: list[Callable[[], None]] = []
 
@@ -34,9 +35,16 @@ class StandIn:
     def end(self) -> None:
         """Deliver nothing more. What is on its way counts when it is answered."""
         self.is_acting = False
-        if self.deliveries is not None and self.deliveries.under_way:
+        if self.deliveries is not None:
             self._ended.append(self.deliveries)
         self.deliveries = None
+        self.settle()
+
+    @property
+    def delivered(self) -> int:
+        """Messages that other masters have got since the start."""
+        current = [self.deliveries] if self.deliveries is not None else []
+        return self._count + sum(each.accepted for each in (*self._ended, *current))
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """Call when no message is on its way to another master."""
@@ -45,6 +53,7 @@ class StandIn:
 
     def settle(self) -> None:
         """Make the calls that wait, if nothing is on its way any more."""
+        self._count += sum(each.accepted for each in self._ended if not each.under_way)
         self._ended = [each for each in self._ended if each.under_way]
         if not self._ended and self.deliveries is None:
             calls, self._when_idle = self._when_idle, []

@@ -52,22 +52,23 @@ class PreOnline:
         """Return when the progress of every slave is known, or is not waited for any longer."""
         until = time.monotonic() + GIVE_UP_SECONDS
         done: set[str] = set()
-        reason = ""
         while True:
             slaves = await self._slaves()
             waiting = [address for address in slaves if address not in done]
             if not waiting:
                 return
-            for address in waiting:
-                reason = await self._take(address)
-                if not reason:
-                    done.add(address)
-            if reason and time.monotonic() > until:
+            reasons = {address: await self._take(address) for address in waiting}
+            done |= {address for address, reason in reasons.items() if not reason}
+            left = {address: reason for address, reason in reasons.items() if reason}
+            if left and time.monotonic() > until:
                 broker_events.PRE_ONLINE_GIVEN_UP.log(
-                    log, slaves=", ".join(waiting), reason=reason, seconds=GIVE_UP_SECONDS
+                    log,
+                    slaves=", ".join(left),
+                    reason="; ".join(left.values()),
+                    seconds=GIVE_UP_SECONDS,
                 )
                 return
-            if reason:
+            if left:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _slaves(self) -> list[str]:

@@ -75,6 +75,7 @@ class Registrar:
         self._send = send
         self._informed: set[str] = set()  # name servers that have all topics but the changed ones
         self._is_all_due = False
+        self._is_missing_due = False  # whether a name server that lacks topics is tried again
         self._waiting: Replies = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -123,9 +124,15 @@ class Registrar:
             self._task = watched(self._register(), self._on_broken)
         return self._task
 
+    @property
+    def _is_due(self) -> bool:
+        is_wanted = self._is_all_due or self._is_missing_due
+        return bool(self._waiting or is_wanted or self._state.unregistered)
+
     async def _register(self) -> None:
-        while self._waiting or self._is_all_due or self._state.unregistered:
+        while self._is_due:
             replies, self._waiting = self._waiting, []
+            self._is_missing_due = False
             if self._is_all_due:
                 self._is_all_due = False
                 self._informed.clear()
@@ -188,7 +195,8 @@ class Registrar:
         while True:
             await asyncio.sleep(config.heartbeat_ms / 1000)
             if len(self._informed) < len(self._addresses):
-                await self.register()
+                self._is_missing_due = True
+                self._begin()
             for address in tuple(self._informed):
                 with contextlib.suppress(Unavailable):  # the next registration tells it
                     await self._links.post(address, heartbeat(config), config.heartbeat_ms / 1000)

@@ -238,7 +238,15 @@ class Replication:
         if self._slave is not None and self._copy is not None:
             stored = self._copy.kept
             age = state.master_tables.age_seconds(now_ms, state.started_ms)
-            yield from figures_of_slave(self._slave.master, self._lag, stored, age, now_ms)
+            yield from figures_of_slave(
+                self._slave.master,
+                self._lag,
+                stored,
+                age,
+                now_ms,
+                stands_in=state.stand_in.is_acting,
+                delivered=state.stand_in.delivered,
+            )
         if self.master is not None:
             times = partial(stored_after_ms, log_)
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)

@@ -19,6 +19,7 @@ from reliable_mq.broker_core.delivery.elsewhere import (
     send_of,
 )
 from reliable_mq.decodable import decodable
+from reliable_mq.errors import MessageRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, asked
@@ -58,13 +59,24 @@ class SendsElsewhere:
         self._asking: dict[str, asyncio.Task[list[TopicQueues]]] = {}
         self._away: dict[str, float] = {}  # masters, and until when they are passed over
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
 
     def begin(self, deliveries: DeliveriesElsewhere) -> None:
-        """Send what is due now."""
+        """Send what is due now.
+
+        Raises: what an earlier send has raised: it is a bug.
+        """
+        if self._failure is not None:
+            raise self._failure
         for one in deliveries.take(now_ms(), time.monotonic()):
             task = asyncio.create_task(self._send(deliveries, one))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
 
     async def _send(self, deliveries: DeliveriesElsewhere, one: Elsewhere) -> None:
         code, reason = _NO_ANSWER, f"no other master has topic {one.message.topic}"
@@ -87,6 +99,9 @@ class SendsElsewhere:
         """Send a message; return the code of the answer, and a remark."""
         try:
             command = send_of(one.message, queue_id, self._producers)
+        except MessageRefused as error:
+            return _NO_ANSWER, str(error)
+        try:
             answer = await self._links.call(address, command, SEND_SECONDS)
         except ASKING_FAULTS as error:
             self._away[address] = time.monotonic() + _AWAY_SECONDS

@@ -69,7 +69,12 @@ class StandingIn:
         core.state.stand_in.on_master = self._master_told
 
     def _master_told(self, ha_address: str, address: str) -> None:
-        """A master says that it comes back: give way, and follow it at once."""
+        """A master says that it comes back: give way, and follow it at once.
+
+        While a master sends its log, nobody else is believed.
+        """
+        if self._is_copying():
+            return
         self._standing.give_way(time.monotonic() + GIVE_WAY_SECONDS)
         self._end("the master comes back")
         self._registrar.master_ha = ha_address
