@@ -104,9 +104,11 @@ def test_a_master_serves_without_a_slave_that_does_not_follow(
             await world.copied()
             await world.stop("master")
             await eventually(world.is_acting)
-            slave = world.brokers["slave"]
-            slave._core.state.stand_in.on_master = lambda _ha_address, _address: None
-            slave._core.state.stand_in.when_idle = lambda _call: None  # type: ignore[method-assign]
+            stand_in = world.brokers["slave"]._core.state.stand_in
+            stand_in.on_master = lambda _ha_address, _address: None  # it does not give way
+            slave = world.brokers["slave"]._replication._slave
+            assert slave is not None
+            slave._find_master = lambda: ""
             monkeypatch.setattr(pre_online, "ANSWER_SECONDS", 1.0)
             refused: list[str | None] = []
 
@@ -156,7 +158,9 @@ def test_a_slave_follows_a_restarted_master_within_a_moment(tmp_path: Path) -> N
         async with acting_world(tmp_path, ("master", "slave"), skipPreOnline="true") as world:
             await world.copied()
             await world.stop("master")
-            await eventually(lambda: not world.brokers["slave"]._replication._slave.is_following)
+            slave = world.brokers["slave"]._replication._slave
+            assert slave is not None
+            await eventually(lambda: not slave.is_following)
             master = await world.start("master")
             began = time.monotonic()
             place = master._replication.master
