@@ -35,6 +35,10 @@ class Acting(Slave):
         self.seconds = 0.0
         super().__init__(master, **ACTS)
 
+    def start(self) -> None:
+        super().start()
+        self.state.stand_in.knows_progress = True
+
     def stand_in(self) -> DeliveriesElsewhere:
         self.core.deliver_elsewhere(self.now_ms)
         deliveries = self.state.stand_in.deliveries
@@ -246,3 +250,34 @@ def test_whatever_happens_each_message_comes_once_from_one_of_both(seed: int) ->
     master.pass_time(40_000)
     came = [each.body for each in master.records(TOPIC)] + slave.got
     assert sorted(map(int, came)) == [*range(len(sent))]
+
+
+def test_a_former_master_says_nothing_of_what_it_has_delivered_until_it_has_followed() -> None:
+    """Its deliveries may be in the part of its log that was cut: they would be lost."""
+    master, slave = a_pair()
+    master.send(b"1", **{DELAY: "1"})
+    slave.follow()
+    slave.state.schedule.delivered_elsewhere(1, 1, slave.now_ms)
+    slave.state.stand_in.knows_progress = False
+    give_back(slave, master)
+    assert master.state.schedule.next_of(1) == 0
+    slave.state.stand_in.knows_progress = True
+    give_back(slave, master)
+    assert master.state.schedule.next_of(1) == 1
+
+
+def test_what_a_former_master_has_delivered_is_replaced_by_what_its_master_says() -> None:
+    master, slave = a_pair()
+    master.send(b"1", **{DELAY: "1"})
+    slave.follow()
+    slave.state.schedule.load('{"offsetTable":{1:1},"dataVersion":{}}')
+    slave.tables.lost()
+    slave.follow()
+    assert slave.state.schedule.next_of(1) == 0
+    slave.stand_in()
+    slave.pass_time(1_100)
+    slave.run()
+    assert slave.got == [b"1"]
+    slave.tables.lost()
+    slave.follow()
+    assert slave.state.schedule.next_of(1) == 1, "what other masters got stays delivered"

@@ -158,10 +158,7 @@ class MasterTables:
     def _take_delays(self, body: bytes, now_ms: int) -> None:
         delays = self._state.schedule
         before = delays.saved()
-        delays.load(body.decode())
-        if self._state.config.stands_in:  # what other masters got stays delivered
-            for level, offset in dict(before).items():
-                delays.delivered_elsewhere(level, offset, now_ms)
+        delays.take_over(body.decode(), now_ms)
         if delays.saved() != before:
             self._state.files.change(schedule.PATH, delays.dump)
 

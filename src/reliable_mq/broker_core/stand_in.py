@@ -14,6 +14,8 @@ class StandIn:
     """The standing in of one slave; nothing of it happens at a master.
 
     Attributes:
+        knows_progress: whether the progress of this store is that of its master. It is not, if the
+            store was a master's before: deliveries that it knows may have been cut from its log.
         is_acting: whether it stands in now.
         deliveries: what it delivers; None: nothing.
         on_master: called with the address for slaves, and the address, of a master that is back.
@@ -21,6 +23,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.is_acting = False
+        self.knows_progress = False
         self.deliveries: DeliveriesElsewhere | None = None
         self.on_master: Callable[[str, str], None] = lambda _ha_address, _address: None
         self._count = 0  # messages of earlier times

@@ -89,8 +89,9 @@ class StandingIn:
             answers = await all_members(self._links, config)
             first = is_first(config.broker_id, answers)
             await self._learn(answers)
-            is_copying = self._is_copying() or self._state.is_unverified
-            acts = self._standing.look(time.monotonic(), first=first, is_copying=is_copying)
+            may_act = self._state.stand_in.knows_progress and not self._state.is_unverified
+            must_not = self._is_copying() or not may_act
+            acts = self._standing.look(time.monotonic(), first=first, is_copying=must_not)
             if acts != self._state.stand_in.is_acting:
                 if acts:
                     self._begin()

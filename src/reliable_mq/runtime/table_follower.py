@@ -107,6 +107,7 @@ class TableFollower:
                 try:
                     if await self._take(address):
                         known.taken(now_ms())
+                        self._stand_in.knows_progress = True
                     self.master.end = max(self.master.end, self._tables.log_end)
                 except ASKING_FAULTS as error:
                     known.failure = str(error)

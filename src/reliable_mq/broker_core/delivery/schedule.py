@@ -49,6 +49,7 @@ class DelaySchedule:
         self._due_ms: dict[int, int] = {}  # due time of a level's first message, if it is known
         # After the clock was set back, by level: the new due time of all messages before an offset.
         self._set_back: dict[int, tuple[int, int]] = {}
+        self._elsewhere: dict[int, int] = {}  # of `_saved`, what other masters got since the start
         self.version = DataVersion()
         self.is_dirty = False
 
@@ -172,11 +173,22 @@ class DelaySchedule:
 
     def delivered_elsewhere(self, level: int, offset: int, now_ms: int) -> None:
         """Note that other masters have all messages of a level before a queue offset."""
+        self._elsewhere[level] = max(offset, self._elsewhere.get(level, 0))
         if offset > self._saved.get(level, 0):
             self._next[level] = max(self._next.get(level, 0), offset)
             self._saved[level] = offset
             self.version.advance(now_ms)
             self.is_dirty = True
+
+    def take_over(self, text: str, now_ms: int) -> None:
+        """Take over the progress of a master; what other masters got stays delivered.
+
+        Raises:
+            ValueError: see `load`.
+        """
+        self.load(text)
+        for level, offset in self._elsewhere.items():
+            self.delivered_elsewhere(level, offset, now_ms)
 
     def _position(self, queue: ConsumeQueue, level: int) -> int:
         """Return the next offset of a level; retention may have removed the head of its queue."""

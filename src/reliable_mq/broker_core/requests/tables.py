@@ -3,9 +3,11 @@
 Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeWrapper`.
 """
 
+from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.names import system_topics
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.limits import FRAME_SIZE_MAX, OFFSETS_ASKED_MAX
@@ -106,12 +108,21 @@ def _refuse_too_long(size: int, what: str, instead: str) -> None:
 
 def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_DELAY_OFFSET: the delivery progress of each delay level."""
-    return reply(request.command, body=fastjson.dumps(state.schedule.to_json()))
+    schedule = DelaySchedule({1: 0}) if _knows_nothing(state) else state.schedule
+    return reply(request.command, body=fastjson.dumps(schedule.to_json()))
+
+
+def _knows_nothing(state: BrokerState) -> bool:
+    """Whether a slave that may stand in must not say what was delivered; see `StandIn`."""
+    config = state.config
+    return config.is_slave and config.stands_in and not state.stand_in.knows_progress
 
 
 def get_timer_check_point(state: BrokerState, request: Request) -> Command:
     """GET_TIMER_CHECK_POINT: how far timed messages are delivered and taken up."""
     timers, ext = state.timers, {}
+    if _knows_nothing(state):
+        return reply(request.command, body=TimerCheckpoint().to_wire())
     if state.config.is_slave and OF_SLAVE in request.command.ext_fields:
         known = timers.followed.progress()
         ext = {DONE_BEFORE: str(known.done_before), DONE_MS: str(known.done_ms)}
