@@ -27,6 +27,8 @@ MEASUREMENTS = (
     "kill_pair",
     "send_throughput",
     "pair_throughput",
+    "pair_lag",
+    "pair_copy",
     "consume_throughput",
     "broker_scale",
     "client_rivals",

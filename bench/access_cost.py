@@ -1,7 +1,9 @@
-"""What access control costs a send: messages a second, and the broker's processor time for each.
+"""What access control costs a send: messages a second, and processor time of broker and client.
 
-Two bundled brokers run at once, one with access control and one without. Apache's Java client sends
-to them in turn; it signs for one of them. Only the ratio of one run is a result.
+Two bundled brokers run at once, one with access control and one without. Apache's Java clients send
+to them in turn. `off` does not sign, and `on` signs. `signed` signs to the broker without access
+control, which does not look at it: what `signed` loses is the client's own work. Only the ratios of
+one run are a result.
 
     python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 16]
 """
@@ -62,13 +64,18 @@ def make_user(address: str) -> None:
 
 
 def take_round(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """Send one round; return messages a second and the broker's microseconds for each."""
+    """Send one round; return messages a second, and the microseconds of broker and client."""
     (pid,) = pair.broker.pids
-    before = processor_seconds(pid)
+    before, client_before = processor_seconds(pid), processor_seconds(pair.sender.pid)
     seen = pair.sender.round(threads=options.threads, seconds=options.seconds)
     spent = processor_seconds(pid) - before
     assert not seen["errors"], seen
-    return {"per_second": seen["per_second"], "us": spent / seen["messages"] * 1e6}
+    count = seen["messages"] / 1e6
+    return {
+        "per_second": seen["per_second"],
+        "us": spent / count,
+        "client_us": (processor_seconds(pair.sender.pid) - client_before) / count,
+    }
 
 
 def main() -> int:
@@ -91,7 +98,11 @@ def main() -> int:
         ):
             make_user(on.address)
             pairs = []
-            for name, broker, more in (("off", off, {}), ("on", on, signing)):
+            for name, broker, more in (
+                ("off", off, {}),
+                ("signed", off, signing),
+                ("on", on, signing),
+            ):
                 sender = WarmProgram(
                     "Sender",
                     home / name,
@@ -107,7 +118,7 @@ def main() -> int:
 def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
     for pair in pairs:
         pair.sender.round(threads=options.threads, seconds=WARMUP_SECONDS)
-    seen: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
+    seen: dict[str, list[dict[str, Any]]] = {pair.name: [] for pair in pairs}
     try:
         for _ in range(options.rounds):
             for pair in pairs:
@@ -116,9 +127,15 @@ def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
     finally:
         for pair in pairs:
             pair.sender.__exit__()
-    for what in ("per_second", "us"):
-        off, on = (statistics.median(each[what] for each in seen[name]) for name in ("off", "on"))
-        print(f"{what}: off {off:,.1f}, on {on:,.1f}, ratio {on / off:.3f}")
+    for what in ("per_second", "us", "client_us"):
+        off = statistics.median(each[what] for each in seen["off"])
+        for name in ("signed", "on"):
+            found = statistics.median(each[what] for each in seen[name])
+            ratio = statistics.median(
+                each[what] / beside[what]
+                for each, beside in zip(seen[name], seen["off"], strict=True)
+            )
+            print(f"{what}: off {off:,.1f}, {name} {found:,.1f}, median of ratios {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Messages a second that Apache's Java client can send to a master with one slave: to Apache's pair
 and to ours. As `send_throughput`, which see: both pairs run at once, and take rounds in turn.
 
-    python -m bench.pair_throughput [--role ASYNC_MASTER] [--flush ASYNC_FLUSH]
-    python -m bench.pair_throughput --quick        a minute, nothing written
+    python -m bench.pair_throughput [--role ASYNC_MASTER] [--settings SYNC_FLUSH/disk …]
+    python -m bench.pair_throughput --quick        some six minutes, nothing written
 
 Everything is on the same two cores: the client, both masters and both slaves. Both masters wait for
-one slave (`inSyncReplicas=2`; Apache's default of 1 waits for nobody).
+one slave (`inSyncReplicas=2`; Apache's default of 1 waits for nobody). A setting is the flush type
+of all brokers, and `slaveFlush` of our slave: Apache's slave always reports what it has received.
+With ASYNC_FLUSH ours does, too, whatever `slaveFlush` is.
 """
 
 import argparse
@@ -75,8 +77,14 @@ class ReplicatedPair:
 
 
 def ours(
-    directory: Path, flush: str, settings: dict[str, str], name_servers: str
+    directory: Path,
+    flush: str,
+    settings: dict[str, str],
+    name_servers: str,
+    slave_flush: str = "disk",
 ) -> ReliableMQBroker:
+    if settings["brokerRole"] == "SLAVE":
+        settings = {**settings, "slaveFlush": slave_flush}
     return ReliableMQBroker(directory, flush, settings=settings, name_servers=name_servers)
 
 
@@ -89,33 +97,55 @@ def apaches(
 MAKERS: dict[str, Make] = {"apache": apaches, "ours": ours}
 
 
+SETTINGS = ("SYNC_FLUSH/disk", "SYNC_FLUSH/received", "ASYNC_FLUSH/disk", "ASYNC_FLUSH/received")
+OF_ROLE = {"SYNC_MASTER": SETTINGS[:3], "ASYNC_MASTER": (SETTINGS[0], SETTINGS[2])}
+
+
+def measure_setting(
+    setting: str, options: argparse.Namespace, lengths: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the rounds of both pairs with one setting."""
+    flush, _, slave_flush = setting.partition("/")
+    makers: dict[str, Make] = {**MAKERS, "ours": partial(ours, slave_flush=slave_flush)}
+    pairs = {key: partial(ReplicatedPair, makers[key], options.role) for key in options.brokers}
+    modes = [Mode(flush, threads, 1) for threads in options.threads]
+    rounds = measure(modes, pairs, patience=options.patience, **lengths)
+    what = options.role + (", slaveFlush=received" if slave_flush == "received" else "")
+    for each in rounds:
+        each["mode"] = f"{what}, {each['mode']}"
+    return rounds
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Send throughput of a master with a slave.")
-    parser.add_argument("--role", choices=["SYNC_MASTER", "ASYNC_MASTER"], default="SYNC_MASTER")
-    parser.add_argument("--flush", choices=["SYNC_FLUSH", "ASYNC_FLUSH"], default="SYNC_FLUSH")
+    parser.add_argument("--role", choices=OF_ROLE, default="SYNC_MASTER")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: by the role")
     parser.add_argument("--brokers", nargs="+", choices=MAKERS, default=list(MAKERS))
     parser.add_argument("--threads", nargs="+", type=int, default=list(THREADS))
-    parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
-    parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
+    parser.add_argument("--quick", action="store_true", help="short rounds, nothing written")
+    parser.add_argument("--warmup", type=float, help="seconds (30; quick: 15)")
     parser.add_argument("--runs", type=int, help="rounds per mode and pair (3; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 3)")
+    parser.add_argument(
+        "--patience", type=float, default=0, help="seconds to wait before a turn for quiet"
+    )
     options = parser.parse_args()
     if reason := missing_tools():
         print(reason, file=sys.stderr)
         return 2
     pin_to_two_cores()
-    modes = [Mode(options.flush, threads, 1) for threads in options.threads]
-    pairs = {key: partial(ReplicatedPair, MAKERS[key], options.role) for key in options.brokers}
-    settings: dict[str, Any] = {
-        "warmup": options.warmup or (5 if options.quick else 15),
+    lengths: dict[str, Any] = {
+        "warmup": options.warmup or (15 if options.quick else 30),
         "runs": options.runs or (1 if options.quick else 3),
         "seconds": options.seconds or (3 if options.quick else 5),
     }
-    rounds = measure(modes, pairs, patience=0, **settings)
-    for each in rounds:
-        each["mode"] = f"{options.role}, {each['mode']}"
-    settings["body"] = BODY_BYTES
-    results = raw_results.of_now(f"pair-{options.role.partition('_')[0].lower()}", settings, rounds)
+    rounds = [
+        one
+        for setting in options.settings or OF_ROLE[options.role]
+        for one in measure_setting(setting, options, lengths)
+    ]
+    name = f"pair-{options.role.partition('_')[0].lower()}"
+    results = raw_results.of_now(name, {**lengths, "body": BODY_BYTES}, rounds)
     if not options.quick:
         print(f"raw results: {raw_results.write(results)}")
     print(send_table(results))

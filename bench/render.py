@@ -307,6 +307,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "pair-sync": send_table,
     "pair-async": send_table,
+    "pair-lag": figures_table,
+    "pair-copy": figures_table,
     "consume": consume_table,
     "attacks": attacks_table,
     "kills": kill_table,

@@ -24,7 +24,7 @@ ONE_THING = {
     "app/application.py": "one class, the face of everything, with what its words mean",
     "broker_core/core.py": "one class, the broker's turn",
     "broker_core/requests/pull.py": "one request: who may pull, what is wanted, and the reply",
-    "runtime/listener.py": "one socket and its connections, which share its limits",
+    "runtime/server_connection.py": "one connection, and its share of a turn of the loop",
     "telemetry/metrics.py": "one table: every metric that there is",
     "wire/command.py": "one format: a command's header in its two forms",
     "client/consuming/asyncio_handler_pool.py": "worker tasks, how many there are, and their calls",

@@ -47,7 +47,7 @@ BROKERS_OF_CONNECTION_MAX = 100  # that one connection registers there
 BROKER_TEXT_LENGTH_MAX = 255  # characters of its name, its cluster's, each of its addresses
 BROKER_LIFETIME_MS_MAX = 3_600_000  # how long a silent broker may ask to be kept
 REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
-SMALL_REGISTRATION_SIZE_MAX = 320 * 1024  # read at once, a few milliseconds; a part has 256 KiB
+SMALL_REGISTRATION_SIZE_MAX = 320 * 1024  # such ones take turns with one larger one
 REGISTRATIONS_SIZE_MAX = 64 * 1024 * 1024  # of all that wait at a name server, as received
 # The settings that a name server keeps for tools and brokers: characters, plus a fixed cost for
 # each value and each namespace.

@@ -194,4 +194,4 @@ def test_with_the_middleware_each_handler_has_one_span_too_and_sending_has_other
 
 def test_what_is_no_middleware_is_refused_when_the_application_is_made() -> None:
     with pytest.raises(ConfigurationError, match="middleware"):
-        ReliableMQ("shop", database="sqlite://", middleware=[Noted])  # type: ignore[list-item]
+        ReliableMQ("shop", database="sqlite:///a.db", middleware=[Noted])  # type: ignore[list-item]

@@ -37,7 +37,7 @@ SERVERS = "from pathlib import Path; from reliable_mq.testing.local_servers impo
 SPARK = "from reliable_mq.reconcile.runs.spark_session import register; register(None)"
 PERIODIC = """
 from reliable_mq import *
-mq = ReliableMQ("shop", database="sqlite://")
+mq = ReliableMQ("shop", database="sqlite:///a.db")
 @mq.periodic("0 3 * * *", topic="nightly")
 def nightly():
     pass
@@ -64,7 +64,7 @@ CASES = {
     ),
     "a migration": (f"from reliable_mq import *; {SQLITE}.migrate()", "migrations"),
     "mails": (
-        f"from reliable_mq import *; ReliableMQ('shop', database='sqlite://', {MAIL}).alerts()",
+        f"from reliable_mq import *; ReliableMQ('a', database='sqlite:///a.db', {MAIL}).alerts()",
         "mail",
     ),
     "compression by LZ4": ("from reliable_mq import *; ClientSettings(compression='lz4')", "lz4"),

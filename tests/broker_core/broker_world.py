@@ -152,7 +152,7 @@ class BrokerWorld:
             turn = self.core.take_turn()
             for number, frame in turn.replies + turn.registered_replies:
                 self.inbox.setdefault(number, []).extend(
-                    decode_command(cut) for cut in FrameReader().feed(frame)
+                    decode_command(cut) for cut in FrameReader().feed(bytes(frame))
                 )
             self.waiting.append(turn)
             if not self.is_writing or not self.write():

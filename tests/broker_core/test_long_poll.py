@@ -304,9 +304,9 @@ def test_one_turn_answers_only_some_of_very_many_that_a_message_wakes(
     monkeypatch.setattr(core, "answer_waiting", counted)
     take_turn = world.core.take_turn
 
-    def turning(began_ms: int = 0, now_ms: int = 0) -> Turn:
+    def turning(began_ms: int = 0, now_ms: int = 0, work_us_max: float = 0.0) -> Turn:
         answers.append(0)
-        return take_turn(began_ms, now_ms)
+        return take_turn(began_ms, now_ms, work_us_max)
 
     world.core.take_turn = turning  # type: ignore[method-assign]
     world.send(price="1")

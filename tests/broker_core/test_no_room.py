@@ -93,6 +93,25 @@ def test_a_transaction_that_cannot_be_committed_has_not_ended(world: BrokerWorld
     assert bodies(world) == [b"h" * 600]
 
 
+def test_a_recall_is_refused_while_sends_are_and_taken_when_there_is_room() -> None:
+    world = BrokerWorld(FullDisk(), mappedFileSizeCommitLog=str(SIZE), recallMessageEnable="true")
+    world.create_topic(queues=4)
+    header = send_header(TOPIC, TIMER_DELAY_MS="60000", UNIQ_KEY="AB12")
+    sent = world.ask(RequestCode.SEND_MESSAGE_V2, header, b"later")
+    wanted = {"topic": TOPIC, "recallHandle": sent.ext_fields["recallHandle"]}
+    fill(world)
+    refused = world.ask(RequestCode.SEND_MESSAGE_V2, send_header(), b"x" * 1_000)
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    end_before = world.state.store.log.end
+
+    answer = world.ask(RequestCode.RECALL_MESSAGE, wanted)
+
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert world.state.store.log.end == end_before  # though it would fit into the file
+    make_room(world)
+    assert world.ask(RequestCode.RECALL_MESSAGE, wanted).code == 0
+
+
 def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerWorld) -> None:
     for number in range(4):
         world.send(b"%d" % number * 300, queue_id=1, DELAY="1")

@@ -70,7 +70,7 @@ def test_a_worker_whose_event_loop_is_blocked_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a handler that blocks the loop, then no beat is told; afterwards there is one again."""
-    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database="sqlite://")
+    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}", database=f"sqlite:///{tmp_path}/a.db")
     connections = mq._connections
     assert connections.loop_answers(), "nothing runs yet"
     gate, is_blocked = threading.Event(), threading.Event()

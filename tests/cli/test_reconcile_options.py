@@ -65,9 +65,13 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     ],
 )
 def test_what_does_not_fit_is_one_line_and_not_taken_for_findings(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    says: str,
 ) -> None:
-    """Given bad usage, then exit code 1: 2 is the code of findings."""
+    """Given bad usage, then exit code 1 before Spark starts: 2 is the code of findings."""
+    monkeypatch.setattr("reliable_mq.reconcile.runs.spark_session._start_java", pytest.fail)
     code, out, err = told(capsys, "--db", "sqlite:///x.db", "--store", "x", *words)
 
     assert (code, out) == (FAILED, "")

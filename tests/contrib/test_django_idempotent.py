@@ -1,5 +1,6 @@
 """`@mq.idempotent` with the Django ORM: rows, messages, key and result are one commit."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -67,7 +68,10 @@ def test_a_call_that_raises_leaves_nothing_and_its_key_free(mq: DjangoMQ) -> Non
     assert (effects(mq), topics(mq)) == (["k-1"], ["paid"])
 
 
-def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
+def test_a_call_in_an_atomic_block_belongs_to_it(
+    mq: DjangoMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     calls: list[str] = []
 
     @mq.idempotent(key="key", scope="payments")
@@ -87,6 +91,7 @@ def test_a_call_in_an_atomic_block_belongs_to_it(mq: DjangoMQ) -> None:
 
     with transaction.atomic():
         assert pay("k-1") == "k-1"
+    assert "did not note" not in caplog.text, "nothing else waited for the lock of the block"
     assert pay("k-1") == "k-1"
     assert calls == ["k-1", "k-1"]
     assert effects(mq) == ["k-1"]

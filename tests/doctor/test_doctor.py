@@ -379,3 +379,14 @@ def test_a_mistake_at_the_command_is_told(
     assert says in shown.out + shown.err
     assert "Traceback" not in shown.err
     assert not Path("typo.db").exists()
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_commands_in_findings_can_be_pasted(
+    form: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("doctor", "--db", "sqlite:///typo.db", *form) == 1
+
+    told = capsys.readouterr().out
+    assert "run reliable-mq create-tables --db sqlite:///typo.db" in told
+    assert "MODULE:OBJECT" not in told

@@ -9,7 +9,7 @@ from tests.name_server.test_routes import broker, compressed
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX, SMALL_REGISTRATION_SIZE_MAX
 from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.name_server.steps import Steps
-from reliable_mq.runtime import name_server
+from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -79,18 +79,18 @@ def test_small_registrations_do_not_wait_for_a_large_one_nor_keep_it_from_going_
 
 
 @pytest.mark.parametrize(
-    ("command", "steps"),
+    "command",
     [
-        (small(SMALL_REGISTRATION_SIZE_MAX), STEPS),
-        (small(SMALL_REGISTRATION_SIZE_MAX + 1), 1),
-        (large(1), 1),
-        (large(0), STEPS),
+        small(SMALL_REGISTRATION_SIZE_MAX),
+        small(SMALL_REGISTRATION_SIZE_MAX + 1),
+        large(1),
+        large(0),
     ],
 )
-def test_what_may_take_long_is_done_in_steps(world: World, command: Command, steps: int) -> None:
+def test_each_registration_is_done_in_steps(world: World, command: Command) -> None:
     world.queue.add(0, command)
     world.slice()
-    assert len(world.seen) == steps
+    assert len(world.seen) == 1
 
 
 def test_registrations_that_wait_take_so_much_memory_and_no_more(world: World) -> None:
@@ -142,7 +142,9 @@ def registration(number: int) -> bytes:
 def test_connections_that_register_at_once_do_so_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(name_server, "_SLICE_SECONDS", 0)
+    for name in ("_LONG_TURN", "_SHORT_TURN"):
+        shares = getattr(server_connection, name)._replace(works=0.0)
+        monkeypatch.setattr(server_connection, name, shares)
 
     async def register(server: Watched, number: int) -> Command:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

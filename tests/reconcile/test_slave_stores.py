@@ -13,10 +13,10 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy.orm import Session
 from tests.reconcile.ledgers import GRACE, JUST_NOW, NOW, StoreWriter, message_id
-from tests.reconcile.test_command import run
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
+from reliable_mq.cli.main import run
 from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers.file_slave import (
     DIFFERS,
@@ -246,10 +246,27 @@ def traffic(mq: ReliableMQ) -> Iterator[list[int]]:
         ordering.join()
 
 
+class Reconciled:
+    """The command in this process, which has a session of Spark already."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *words: str) -> None:
+        self._capsys, self._words = capsys, words
+
+    def __call__(self, *more: str) -> tuple[int, dict[str, Any]]:
+        """Return the exit code, and the summary."""
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run(["reconcile", *self._words, *more])
+        printed = self._capsys.readouterr()
+        assert printed.out, printed.err
+        return int(str(ended.value.code)), json.loads(printed.out)
+
+
 @pytest.mark.spark
 @pytest.mark.processes
+@pytest.mark.usefixtures("spark")
 def test_the_store_of_a_live_slave_is_judged_and_compared_while_messages_come(
-    postgres_url: str, tmp_path: Path
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Given a pair and an application that orders and consumes without a pause, when a run reads
     the slave's store in place of the master's, then it finds nothing; and a run over both says that
@@ -269,32 +286,30 @@ def test_the_store_of_a_live_slave_is_judged_and_compared_while_messages_come(
         def pay(order: dict[str, int], session: Session) -> None: ...
 
         mq.create_tables()
-        words = ("--db", postgres_url, "--out", str(tmp_path / "out"), "--grace", "8s", "--json")
+        out = str(tmp_path / "out")
+        reconciled = Reconciled(
+            capsys, "--db", postgres_url, "--out", out, "--grace", "8s", "--json"
+        )
         with mq, traffic(mq) as ordered:
             until(lambda: ordered[0] >= 20)
             known, since = ordered[0], time.monotonic()
             until(lambda: time.monotonic() - since > 9)
 
-            done = run(*words, "--store", f"pair={slave.store}")
-            both = run(
-                *(*words, "--store", f"pair={master.store}", "--slave-store", f"pair={slave.store}")
-            )
-
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert json.loads(done.stdout)["verdicts"]["settled"] >= known
-            assert both.returncode == 0, both.stdout + both.stderr
-            (told,) = json.loads(both.stdout)["slaves"]
+            pair = ("--store", f"pair={master.store}", "--slave-store", f"pair={slave.store}")
+            code, summary = reconciled("--store", f"pair={slave.store}")
+            assert code == 0, summary
+            assert summary["verdicts"]["settled"] >= known
+            code, summary = reconciled(*pair)
+            assert code == 0, summary
+            (told,) = summary["slaves"]
             assert told["counts"]["lacks"] == told["counts"]["differs"] == 0
             slave.kill()
             known = ordered[0]
             until(lambda: ordered[0] >= known + 20)
             since = time.monotonic()
             until(lambda: time.monotonic() - since > 9)
-            lacking = run(
-                *(*words, "--store", f"pair={master.store}", "--slave-store", f"pair={slave.store}")
-            )
-        assert lacking.returncode == 2, lacking.stdout + lacking.stderr
-        summary = json.loads(lacking.stdout)
+            code, summary = reconciled(*pair)
+        assert code == 2, summary
         (told,) = summary["slaves"]
         assert told["counts"]["lacks"] >= 20
         assert told["ranges"][0]["begin"] == told["slave_log"][1]

@@ -12,8 +12,8 @@ from tests.waiting import eventually
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.name_server.core import NameServerConfig
 from reliable_mq.runtime.broker_server import BrokerServer
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.properties import encode_properties

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from reliable_mq.replication.copied_log import CopiedRecord
+from reliable_mq.replication.copied_log import CopiedRun
 from reliable_mq.runtime.ha_slave import HaSlave
 
 
@@ -17,7 +17,7 @@ class KeptLog:
         self.segment_size = segment_size
         self.start = 0
         self._data = bytearray(end)
-        self.records: list[CopiedRecord] = []
+        self.records: list[CopiedRun] = []
         self.cuts: list[int] = []  # where it was told to be cut
         self.is_same: bool | None = None  # None: it was never compared
 
@@ -47,9 +47,11 @@ class KeptLog:
     def begin_at(self, offset: int) -> None:
         self.start = offset
 
-    def copy(self, records: Sequence[CopiedRecord]) -> None:
-        self.records += records
-        self._data += b"".join(each.data for each in records)
+    has_room = True
+
+    def copy(self, runs: Sequence[CopiedRun]) -> None:
+        self.records += runs
+        self._data += b"".join(each.data for each in runs)
 
     async def room(self) -> None:
         pass

@@ -20,7 +20,7 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication import standing_in as rule
 from reliable_mq.runtime import ha_slave, pre_online, standing_in, table_follower
-from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.properties import DELAY

@@ -152,3 +152,28 @@ def test_another_size_of_segments_is_told() -> None:
         told = f"mappedFileSizeCommitLog differs; here it is {size}"
         with pytest.raises(ReplicationError, match=told):
             CopiedLog(0, size).take(Transfer(0, data))
+
+
+def test_records_before_one_whose_queue_lacks_messages_are_copied() -> None:
+    """And the next transfer continues there, when the slave has found its master again."""
+    life = Life(MemoryDisk(), 1)
+    master = life.open()
+    for _ in range(3):
+        life.turn(master)
+    records = log_records(master)
+    slave = Slave()
+    lacking = next(each for each in records if each.queue_offset == 1)
+    (run,) = slave.copied.take(Transfer(0, log_bytes(master, 0, master.log.end)))
+    heads = [
+        (*head[:3], 7, *head[4:]) if at == records.index(lacking) else head
+        for at, head in enumerate(run.heads)
+    ]
+
+    with pytest.raises(ReplicationError, match=f"at offset {lacking.commit_log_offset} is message"):
+        slave.copier.append(run.offset, run.data, heads)
+    flush(slave.store)
+
+    end = slave.store.log.end
+    assert end == lacking.commit_log_offset
+    assert log_bytes(slave.store, 0, end) == log_bytes(master, 0, end)
+    assert_queues_follow(slave.store, [each for each in records if each.commit_log_offset < end])

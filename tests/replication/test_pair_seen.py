@@ -13,6 +13,7 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message
 from reliable_mq.runtime import replication
 from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.tls_settings import is_exposed
 
 
@@ -53,7 +54,9 @@ def figures_of(server: BrokerServer) -> dict[str, float]:
     return {each.name.removeprefix("reliable_mq_broker_"): each.value for each in samples}
 
 
-def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(tmp_path: Path) -> None:
+def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given a slave whose disk has no room, when messages come, then both say what it lacks."""
 
     async def scene() -> None:
@@ -69,8 +72,10 @@ def test_a_slave_that_cannot_store_is_seen_to_lag_at_both_sides(tmp_path: Path) 
             assert figures_of(slave)["behind_master_bytes"] == 0
 
             room = asyncio.Event()
-            store = slave._replication._slave._store  # type: ignore[union-attr]
-            store.room = room.wait  # type: ignore[method-assign]
+            is_full = property(lambda writer: writer is slave._log_writer and not room.is_set())
+            monkeypatch.setattr(LogWriter, "is_waiting_for_room", is_full)
+            await client.send(Message(topic="t", body=b"2"))
+            await eventually(lambda: end_of(slave) == end_of(master))
             for number in range(20):
                 await client.send(Message(topic="t", body=b"%d" % number * 1_000))
             lacks = end_of(master) - end_of(slave)

@@ -22,7 +22,7 @@ def other_reply(opaque: int) -> bytes:
 def codes(answers: list[Answer]) -> dict[int, int]:
     found = {}
     for _connection, frame in answers:
-        (cut,) = FrameReader().feed(frame)
+        (cut,) = FrameReader().feed(bytes(frame))
         command = decode_command(cut)
         found[command.opaque] = command.code
     return found

@@ -25,8 +25,8 @@ from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.runtime import broker_chores, broker_server
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import FrameReader
@@ -334,9 +334,11 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
     take_turn, later_ms = BrokerCore.take_turn, 0
     took_ms: list[int] = []
 
-    def noted(core: BrokerCore, began_ms: int = 0, now_ms: int = 0) -> Turn:
+    def noted(
+        core: BrokerCore, began_ms: int = 0, now_ms: int = 0, work_us_max: float = 0.0
+    ) -> Turn:
         took_ms.append(now_ms - began_ms)
-        return take_turn(core, began_ms, now_ms)
+        return take_turn(core, began_ms, now_ms, work_us_max)
 
     async def scenario() -> None:
         nonlocal later_ms

@@ -69,7 +69,7 @@ def test_one_request_is_handled_at_once_however_much_others_have_to_do(
         async with serving() as echo:
             reader, writer = await connect(echo)
             assert await is_served(reader, writer)
-            monkeypatch.setattr(echo.listener, "has_time", lambda: False)
+            monkeypatch.setattr(echo.listener.turns, "has_time", lambda: False)
             monkeypatch.setattr(echo.listener, "_schedule_turn", lambda: None)
             _, busy = await connect(echo)
             busy.write(SEND * 10)

@@ -49,7 +49,7 @@ def test_bytes_that_are_no_frame_close_their_connection_with_one_line(
             assert len(caplog.records) == 1
             assert "closed, " in caplog.text
 
-    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
     run(test)
 
 
@@ -66,7 +66,7 @@ def test_a_frame_that_its_peer_does_not_finish_is_told_in_one_line(
             await asyncio.sleep(0)
             assert echo.seen == []
 
-    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
     run(test)
     (record,) = caplog.records
     assert "closed by the peer within a frame" in record.getMessage()
@@ -83,7 +83,7 @@ def test_many_bad_connections_write_so_many_lines_and_no_more(
                 assert await reader.read() == b""
                 writer.close()
 
-    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
     run(test)
     assert len(caplog.records) <= LINES_A_MINUTE
 
@@ -96,7 +96,7 @@ def test_a_peer_that_comes_and_goes_is_no_news(caplog: pytest.LogCaptureFixture)
             writer.close()
             await eventually(lambda: len(echo.gone) == 1)
 
-    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
     run(test)
     assert caplog.records == []
 
@@ -175,7 +175,7 @@ def test_a_connection_that_is_silent_both_ways_is_closed(
             assert [record.levelname for record in caplog.records] == ["INFO"], "one line"
             assert "silent" in caplog.text
 
-    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
     run(test)
 
 

@@ -165,3 +165,27 @@ def test_a_writer_is_drained_only_when_a_sync_elsewhere_has_ended() -> None:
         assert (reports.ends[-1], segment.syncs) == ((2, True), 2)
 
     asyncio.run(scenario())
+
+
+def test_the_syncs_of_a_copy_in_bulk_run_elsewhere_while_more_is_taken() -> None:
+    much = bytes(log_writer._MUCH + 1)
+
+    async def scenario() -> None:
+        segment, reports, others = GatedSegment(), Reports(), Elsewhere()
+        writer = LogWriter(
+            MemoryDisk(), 0, reports, PromptSyncs(others, Seconds(0.0)), is_copying=True
+        )
+        writer.write_turn(turn(segment, 0, b"a"))
+        assert reports.ends == [(1, True)], "a little is synced at once"
+        writer.write_turn(turn(segment, 1, much))
+        writer.write_turn(turn(segment, 1 + len(much), much))
+        assert len(b"".join(segment.written)) == 1 + 2 * len(much)
+        assert (segment.syncs, len(others.begun)) == (1, 1)
+        others.begun.pop()()
+        others.begun.pop()()
+        ends = [1, 1 + len(much), 1 + 2 * len(much)]
+        assert reports.ends == [(end, True) for end in ends]
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())

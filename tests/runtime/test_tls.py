@@ -14,7 +14,7 @@ from tests.runtime.tls_world import HOST, Certificates, connect_encrypted
 from tests.waiting import eventually
 
 from reliable_mq.line_limit import LINES_A_MINUTE
-from reliable_mq.runtime.listener import ServerConnection
+from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.wire.command import encode_command, request
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from tests.runtime.tls_world import Certificates
-from tests.waiting import run_scene
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.cli import log_options, namesrv
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -118,12 +118,15 @@ def test_a_broker_and_an_application_use_their_new_certificates_without_a_restar
             with pytest.raises(Unavailable):
                 await client.create_topic("t", 1)
             made.issue("me", "me")
-            await server._registrar.register()
-            while True:  # until the pause after the failed attempt is over
+
+            async def is_there() -> bool:  # when both pauses after the failed attempts are over
+                await server._registrar.register()
                 with suppress(Unavailable):
                     await client.create_topic("t", 1)
-                    break
-                await asyncio.sleep(0)
+                    return True
+                return False
+
+            await eventually(is_there)
             await client.send(Message(topic="t", body=b"x"))
         await name_server.close()
 

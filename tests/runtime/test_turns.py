@@ -211,7 +211,8 @@ def handled(echo: Echo, connection: PeerConnection) -> int:
 
 
 def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:
-    """The owner takes one command of those that one read brought, and asks for the others."""
+    """The owner takes one command of those that one read brought, and asks for the others when it
+    is done with it; nobody calls it before."""
 
     async def test() -> None:
         async with serving() as echo:
@@ -220,13 +221,18 @@ def test_commands_that_an_owner_leaves_are_handed_over_again() -> None:
             def receive(connection: PeerConnection, commands: Iterable[Command]) -> bool:
                 some = list(itertools.islice(commands, 1))
                 received(connection, some)
+                calls.append(len(some))
+                if some:
+                    loop.call_later(0.01, echo.listener.wake, connection.id)
                 return bool(some)
 
+            loop, calls = asyncio.get_running_loop(), list[int]()
             echo.received = receive  # type: ignore[assignment, method-assign]
             _, writer = await connect(echo)
             frames = [encode_command(request(RequestCode.SEND_MESSAGE, {"n": n})) for n in "123"]
             writer.write(b"".join(frames))
             await eventually(lambda: len(echo.seen) == 3)
             assert [command.ext_fields["n"] for command in echo.seen] == ["1", "2", "3"]
+            assert calls in ([1, 1, 1], [1, 1, 1, 0])
 
     run(test)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from tests.simulation.facts import Expected
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.wire.command import Command, decode_command
 from reliable_mq.wire.frame import FrameReader
 
@@ -44,6 +45,11 @@ class Kind(Protocol):
     def may_wait(self, model: "Model", asked: Asked) -> bool:
         """Whether the answer may come in a later turn though nothing was stored."""
         ...
+
+
+def whole(answers: Sequence[Answer]) -> list[tuple[int, bytes]]:
+    """Return answers in one piece each; a long one can be taken once only."""
+    return [(connection, bytes(frame)) for connection, frame in answers]
 
 
 def commands_of(frames: Sequence[tuple[int, bytes]]) -> list[tuple[int, Command]]:

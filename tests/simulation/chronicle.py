@@ -41,6 +41,10 @@ class Chronicle:
         for offset, data in parts_of(log, max(self.end, log.start)):
             self.wrote(offset, data)
 
+    def is_of_old_life(self, offset: int, data: bytes) -> bool:
+        """Whether the log had these bytes there, before it lost its end."""
+        return any(data == each[offset : offset + len(data)] for each in self.before)
+
     def read(self, offset: int, size: int) -> bytes:
         """Return the bytes at an offset, as far as there are any."""
         return bytes(self._data[offset : offset + size])

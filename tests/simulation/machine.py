@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 import msgspec
+from tests.simulation.asked import whole
 from tests.simulation.chores import Chores
 from tests.simulation.invariants import check_invariants
 from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs, broken
@@ -324,9 +325,10 @@ class Machine:
         self._turn_is_due = False
         core = self._alive()
         turn = core.take_turn()
-        judged = msgspec.structs.replace(turn, replies=self._to_clients(turn.replies))
+        replies = whole(turn.replies)
+        judged = msgspec.structs.replace(turn, replies=self._to_clients(replies))
         self._model.turn(judged, self._world.now_ms)
-        self._answer(turn.replies)
+        self._answer(replies)
         self._writer.write_turn(turn)
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
@@ -334,12 +336,12 @@ class Machine:
             if self._replicating is not None and self._replicating.whole.master is not None:
                 self._replicating.whole.master.invariants()
 
-    def _to_clients(self, replies: list[Answer]) -> list[Answer]:
+    def _to_clients(self, replies: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Return the replies that are not for another broker."""
         brokers = {number for number, link in self.network.links.items() if link.peer.is_broker}
         return [each for each in replies if each[0] not in brokers]
 
-    def _answer(self, replies: list[Answer]) -> None:
+    def _answer(self, replies: list[tuple[int, bytes]]) -> None:
         by_connection: dict[int, list[bytes]] = {}
         for connection, frame in replies:
             by_connection.setdefault(connection, []).append(frame)
@@ -348,16 +350,18 @@ class Machine:
 
     def _send(self, replies: list[Answer]) -> None:
         """Send what waited for a slave, between two turns."""
-        self._model.sent(self._to_clients(replies))
-        self._answer(replies)
+        taken = whole(replies)
+        self._model.sent(self._to_clients(taken))
+        self._answer(taken)
 
     def _stored(self, end: int, is_durable: bool) -> None:
         core = self._alive()
         self._world.note("stored", end, "durable" if is_durable else "written")
-        core.stored(end, durable=is_durable)
+        whole = self._replicating.whole if self._replicating is not None else None
+        core.stored(end, durable=is_durable, report=whole.report if whole is not None else None)
         self._model.stored(end, self._world.now_ms)
-        if self._replicating is not None and self._replicating.whole.is_on:
-            self._replicating.whole.stored()
+        if whole is not None and whole.master is not None:
+            whole.master.stored()
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from tests.simulation.asked import Asked, Kind, commands_of
+from tests.simulation.asked import Asked, Kind, commands_of, whole
 from tests.simulation.copying import Copying
 from tests.simulation.delays import Delays
 from tests.simulation.disk_log import records_of, survivors
@@ -165,7 +165,7 @@ class Model:
         self.visible_before.clear()
 
     def _check_turn(self, turn: Turn, now_ms: int) -> None:
-        answers = self._answers_in(turn.replies)
+        answers = self._answers_in(whole(turn.replies))
         if turn.batch:
             for record in records_of(turn.batch):
                 self._appended(entry_of(record), now_ms)

@@ -226,6 +226,10 @@ class Pair:
                 raise Violation(f"{key} goes back from {floor} to {offset} with the promotion")
         disk.kill()
 
+    def common(self) -> bytes:
+        """Return what both logs have, from the first offset on."""
+        return self._chronicle.read(0, self.follower.same)
+
     def opened_again(self, disk: WatchedDisk, properties: Mapping[str, str]) -> BrokerCore:
         """Return what a broker finds on a disk that no machine uses."""
         role = BrokerRole()

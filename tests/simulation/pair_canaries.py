@@ -13,8 +13,8 @@ from reliable_mq.broker_core.store.acknowledged import AcknowledgedFile
 from reliable_mq.broker_core.store.role_note import RoleNote
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.replication.log_comparison import LogComparison
-from reliable_mq.runtime import slave_store
 from reliable_mq.runtime.fence import Fence
+from reliable_mq.runtime.slave_store import CoreAsSlaveStore
 from reliable_mq.wire.codes import RequestCode
 
 _Original = Any  # a function of the product, whatever it takes
@@ -83,7 +83,7 @@ PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]
         lambda _: _say_nothing_of_slaves,
     ),
     "a report before the disk": (
-        slave_store.CoreAsSlaveStore,
+        CoreAsSlaveStore,
         "kept",
         _report_what_is_received,
     ),

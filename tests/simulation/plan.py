@@ -4,6 +4,7 @@ Each seed switches a random part of the faults and of the kinds of requests off 
 world in which everything happens at once hides what needs a quiet corner to go wrong.
 """
 
+from functools import partial
 from random import Random
 
 import msgspec
@@ -83,9 +84,7 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
     """
     random = Random(seed)
 
-    def sometimes(probability: float, value: float) -> float:
-        return value if random.random() < probability else 0.0
-
+    sometimes = partial(_sometimes, random)
     is_sync_flush = random.random() < 0.65
     plan = Plan(
         seed=seed,
@@ -125,8 +124,15 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         segments_kept=int(sometimes(0.3, random.choice((2, 4)))),
     )
     role = random.choice(("", "", "ASYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER"))
-    if not role:
-        return plan
+    return _with_slave(plan, role, random) if role else plan
+
+
+def _sometimes(random: Random, probability: float, value: float) -> float:
+    return value if random.random() < probability else 0.0
+
+
+def _with_slave(plan: Plan, role: str, random: Random) -> Plan:
+    sometimes = partial(_sometimes, random)
     timeout_ms = random.choice((300, 3_000))
     ending = random.choice(("lost", "lost", "promoted", "promoted", "calm", "calm", "calm"))
     return msgspec.structs.replace(

@@ -55,6 +55,7 @@ class Rivalry:
         """Promote the slave."""
         pair = self._pair
         pair.promote()
+        self._chronicle.wrote(0, pair.common())
         pair.names.brokers[_PROMOTED] = self._links.ask
         pair.master.on_serving = self._former_serves
         self._promoted.start()

@@ -23,7 +23,7 @@ from reliable_mq.cli import broker, namesrv
 from reliable_mq.errors import ConnectionLost, MessageRefused
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.name_server.core import NameServerCore
-from reliable_mq.runtime import broken, broker_server, listener, registrar, syncs
+from reliable_mq.runtime import broken, broker_server, registrar, server_connection, syncs
 from reliable_mq.runtime.broker_chores import close_core
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.server_tls import ServerTls
@@ -149,16 +149,15 @@ def test_name_server_request_failed(caplog: pytest.LogCaptureFixture) -> None:
 def test_connection_refused(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "is_last", lambda _number: True)
+    monkeypatch.setattr(server_connection, "is_last", lambda _number: True)
     extra: dict[str, Any] = {
         "peername": ("10.0.0.7", 5),
         "socket": SimpleNamespace(fileno=lambda: 3),
     }
     ended: list[bool] = []
     transport: Any = SimpleNamespace(get_extra_info=extra.get, abort=lambda: ended.append(True))
-    listener.ServerConnection.connection_made(
-        listener.ServerConnection.__new__(listener.ServerConnection), transport
-    )
+    kind = server_connection.ServerConnection
+    kind.connection_made(kind.__new__(kind), transport)
     assert ended == [True]
     assert events(caplog) == ["connection_refused"]
 

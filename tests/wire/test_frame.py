@@ -70,6 +70,28 @@ def test_what_was_returned_and_what_is_kept_is_what_was_fed(
     assert reader.kept_size == len(stream) - len(encoded(frames)) < len(whole)
 
 
+@given(STREAM, FRAME, st.data(), st.integers(1, 3))
+def test_frames_that_are_cut_some_at_a_time_are_the_same(
+    frames: list[Frame], last: Frame, data: st.DataObject, at_once: int
+) -> None:
+    begun = encoded([last])[:-1]
+    reader = FrameReader(at_once)
+    got: list[Frame] = []
+    for piece in data.draw(split(encoded(frames) + begun)):
+        cut = reader.feed(piece)
+        while cut:
+            assert len(cut) <= at_once
+            got += cut
+            if not reader.uncut or data.draw(st.booleans()):
+                break
+            cut = reader.cut_more()
+    while reader.uncut:
+        got += reader.cut_more()
+
+    assert got == frames
+    assert reader.kept_size == len(begun)
+
+
 def test_a_large_frame_in_many_pieces_comes_out_whole_and_with_it_the_one_behind() -> None:
     frames = [Frame(JSON, b"h" * 100, b"b" * 3_000_000), Frame(ROCKETMQ, b"x", b"y")]
     stream = encoded(frames)

@@ -21,6 +21,8 @@ from reliable_mq.wire.record_scan import (
     MAGIC_PLACE,
     are_valid,
     claimed_size_at,
+    head_at,
+    heads_from,
     holds_records,
     is_of_newer_version,
     is_record_size,
@@ -171,3 +173,29 @@ def test_another_family_of_magics_is_no_record(at: int) -> None:
         spoiled = bytearray(of_version(0xAC))
         spoiled[at] ^= flip
         assert not is_of_newer_version(memoryview(spoiled), 0, 1000)
+
+
+@given(RECORDS, st.data())
+def test_heads_end_where_the_first_record_is_not_whole_or_not_valid(
+    records: list[Record], data: st.DataObject
+) -> None:
+    """One loop for many records finds what a look at each one finds, whatever byte is wrong."""
+    offset = data.draw(st.integers(0, 1 << 40))
+    parts: list[bytes] = []
+    for record in records:
+        record.commit_log_offset = offset + sum(map(len, parts))
+        parts.append(encode_record(record))
+    whole = bytearray(b"before" + b"".join(parts))
+    if data.draw(st.booleans()):
+        whole[data.draw(st.integers(6, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    buffer = bytes(whole[: data.draw(st.integers(6, len(whole)))])
+
+    heads, end = heads_from(buffer, 6, offset)
+
+    view, at = memoryview(buffer), 6
+    for head in heads:
+        size = valid_size_at(view, at, offset + at - 6)
+        assert head == (size, *head_at(view, at))
+        at += size
+    assert end == at
+    assert valid_size_at(view, at, offset + at - 6) == 0

@@ -16,10 +16,11 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_head
 from reliable_mq.wire.java_int import I32_MAX, I64_MAX
+from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
-Answer = tuple[int, bytes]
+Answer = tuple[int, AnyFrame]
 """A connection's id, and a whole frame."""
 _FORMS = (b"%016X", b"%d", b"%d", b"%d")  # log offset, queue id, queue offset, opaque
 _FIRST_MARK = 1_000_000_000  # all marks have the number of digits of the largest opaque
@@ -49,7 +50,7 @@ class Answers:
         if ends and ends[0] <= self.released:
             raise InvariantBroken(f"S2: a reply waits for {ends[0]}, {self.released} is released")
 
-    def now(self, connection: int, frame: bytes) -> None:
+    def now(self, connection: int, frame: AnyFrame) -> None:
         """Send a reply at the end of this turn."""
         self.ready.append((connection, frame))
 

@@ -6,7 +6,8 @@ B1: a refused request changes nothing. S2: a reply leaves only when its record i
 flush type promises.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Generator
 
 from reliable_mq.access.access_settings import begin_access
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
@@ -25,6 +26,7 @@ from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
+from reliable_mq.broker_core.long_works import Steps, Work
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
@@ -35,11 +37,13 @@ from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.guarded import guarded
 from reliable_mq.broker_core.requests.handlers import (
     HANDLERS,
+    Answered,
     answer_to_failed,
     not_supported,
     refuse_large,
 )
 from reliable_mq.broker_core.requests.pull import answer_waiting
+from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.consume_queue import Arrivals
@@ -79,9 +83,7 @@ _SAMPLE_INTERVAL_MS = 1_000
 class BrokerCore:
     """One broker over one disk."""
 
-    def __init__(
-        self, config: BrokerConfig, disk: Disk, *, process_id: int = 0, processors: int = 1
-    ) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk, *, process_id: int = 0) -> None:
         self._disk = disk
         store = MessageStore(
             disk,
@@ -96,7 +98,6 @@ class BrokerCore:
             else None,
         )
         self.state = BrokerState(config, store, self._timers(config, store))
-        self.state.processors = processors
         guard = self.state.guard
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
@@ -250,17 +251,36 @@ class BrokerCore:
         handler = self._handler_of(command.code)
         try:
             if handler is None:
-                answer: Command | None = not_supported(command)
+                answer: Answered = not_supported(command)
             else:
                 if len(command.body) > REQUEST_BODY_SIZE_MAX:
                     refuse_large(command)
                 answer = handler(state, request)
         except Exception as error:  # noqa: BLE001 - it is told and logged there
             answer = answer_to_failed(state, request, error)
+        if isinstance(answer, Generator):
+            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
+        else:
+            self._end(request, pending, answer)
+
+    def _end(
+        self, request: Request, pending: audited.PendingAct | None, answer: Command | None
+    ) -> None:
+        """Note the end of a request in the audit, and send the reply."""
         if pending is not None:
-            audited.end(state, request, pending, answer)
-        if answer is not None and not command.flag & ONE_WAY_FLAG:
-            state.reply(request.connection.id, encode_answer(answer))
+            audited.end(self.state, request, pending, answer)
+        if answer is not None and not request.command.flag & ONE_WAY_FLAG:
+            self.state.reply(request.connection.id, encode_answer(answer))
+
+    def _in_steps(
+        self, request: Request, pending: audited.PendingAct | None, steps: Steps[Command | None]
+    ) -> Work:
+        """Do the rest of a request that takes long."""
+        try:
+            answer = yield from steps
+        except Exception as error:  # noqa: BLE001 - it is told and logged there
+            answer = answer_to_failed(self.state, request, error)
+        self._end(request, pending, answer)
 
     def _take_answer(self, connection: PeerConnection, command: Command) -> None:
         try:
@@ -276,7 +296,8 @@ class BrokerCore:
         """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
         self.state.calls.forget(connection_id)
-        self.state.forget_queries(connection_id)
+        forget_queries(self.state, connection_id)
+        self.state.works.forget(connection_id)
         self.state.locks.disconnect(connection_id)
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
@@ -291,9 +312,14 @@ class BrokerCore:
             return timers.followed.begin_checkpoint()
         return timers.begin_checkpoint(now_ms)
 
-    def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
-        """Return the actions of this turn. `began_ms` is the arrival time of its first command."""
+    def take_turn(self, began_ms: int = 0, now_ms: int = 0, work_us_max: float = math.inf) -> Turn:
+        """Return the actions of this turn. `began_ms` is the arrival time of its first command.
+
+        Requests that take long are worked on for `work_us_max` microseconds; default: to their end.
+        """
         state = self.state
+        if work_us_max and state.works.busy:
+            state.works.run(work_us_max)
         if state.pulls.ready:
             self._answer_woken()
         self._room = _WAITING_COST_MAX
@@ -317,6 +343,7 @@ class BrokerCore:
         durable: bool,
         now_ms: int = 0,
         answer: Callable[[list[Answer]], None] | None = None,
+        report: Callable[[], None] | None = None,
     ) -> None:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
@@ -330,6 +357,7 @@ class BrokerCore:
             answer: sends the replies before the dispatch, so that they do not wait for it, and then
                 those to the pulls that the dispatch woke. Default None: they leave with the next
                 ones.
+            report: tells a slave's master what is stored, before the dispatch for the same reason.
 
         Raises:
             OSError, StoreError: when a queue cannot be written for a reason other than lack of
@@ -345,6 +373,8 @@ class BrokerCore:
         state.statistics.stored(end, answers.release(end), now_ms)
         if answer is not None and answers.ready:
             answer(answers.take_ready())
+        if report is not None:
+            report()
         store.dispatch_up_to(end)
         if durable:
             self._note_durable(end)

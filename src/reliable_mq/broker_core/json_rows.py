@@ -11,6 +11,9 @@ import msgspec
 from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX
+from reliable_mq.wire.long_frame import LongBody
+
+_ROWS_AT_ONCE = 256
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -22,6 +25,11 @@ def plain_json(value: object) -> str:
 
 def _row(name: str, value: object) -> str:
     return f"{plain_json(name)}:{plain_json(value)}"
+
+
+def _more_of(row: str) -> int:
+    """Return how many bytes a row has more than characters."""
+    return 0 if row.isascii() else len(row.encode()) - len(row)
 
 
 def differences(
@@ -36,12 +44,13 @@ class JsonRows:
     """Encoded rows by name, in order of insertion.
 
     Invariant J1: there is one row for each entry of the owner's table.
-    Invariant J2: all rows together have `_size` characters.
+    Invariant J2: all rows together have `_size` characters, and `_more` more bytes.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, str] = {}
         self._size = 0
+        self._more = 0
         self._sorted: list[str] | None = None  # the names; None after a change of names
 
     def check(self, table: Sized) -> None:
@@ -50,6 +59,8 @@ class JsonRows:
             raise InvariantBroken(f"J1: {len(self._rows)} rows for {len(table)} entries")
         if sum(map(len, self._rows.values())) != self._size:
             raise InvariantBroken(f"J2: {self._size} characters are counted")
+        if sum(map(_more_of, self._rows.values())) != self._more:
+            raise InvariantBroken(f"J2: {self._more} more bytes are counted")
 
     @property
     def size(self) -> int:
@@ -70,6 +81,7 @@ class JsonRows:
         if known is None:
             self._sorted = None
         self._size += len(row) - len(known or "")
+        self._more += _more_of(row) - _more_of(known or "")
         self._rows[name] = row
 
     def remove(self, name: str) -> None:
@@ -77,6 +89,7 @@ class JsonRows:
         row = self._rows.pop(name, None)
         if row is not None:
             self._size -= len(row)
+            self._more -= _more_of(row)
             self._sorted = None
 
     def names(self) -> Sequence[str]:
@@ -124,3 +137,17 @@ class JsonRows:
         else:
             rows = [self._rows[name] for name in names if name in self._rows]
         return "{" + ",".join(rows) + "}"
+
+    def long_table(self, head: bytes, tail: bytes) -> LongBody:
+        """Return all rows as one JSON object between two texts; they are joined bit by bit."""
+        rows = list(self._rows.values())
+        size = self._size + self._more + max(len(rows) - 1, 0) + len(head) + len(tail) + 2
+        return LongBody(size, _pieces(head + b"{", rows, b"}" + tail))
+
+
+def _pieces(head: bytes, rows: Sequence[str], tail: bytes) -> Iterator[bytes]:
+    begin = head
+    for at in range(0, len(rows), _ROWS_AT_ONCE):
+        yield begin + ",".join(rows[at : at + _ROWS_AT_ONCE]).encode()
+        begin = b","
+    yield tail if rows else head + tail

@@ -17,6 +17,7 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import decode_command
 from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.long_frame import AnyFrame
 
 
 def answers_of(config: BrokerConfig) -> Answers:
@@ -125,7 +126,9 @@ def with_code(answers: Sequence[Answer], code: ResponseCode) -> list[Answer]:
     return [(connection, _changed(frame, code)) for connection, frame in answers]
 
 
-def _changed(frame: bytes, code: ResponseCode) -> bytes:
+def _changed(frame: AnyFrame, code: ResponseCode) -> AnyFrame:
+    if not isinstance(frame, bytes):  # it has messages, and waits for no slave
+        return frame
     (cut,) = FrameReader().feed(frame)
     answer = decode_command(cut)
     if answer.code != ResponseCode.SUCCESS or "msgId" not in answer.ext_fields:

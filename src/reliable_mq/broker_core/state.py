@@ -13,7 +13,7 @@ import msgspec
 
 from reliable_mq.access.access_table import AccessTable
 from reliable_mq.access.guard import Guard
-from reliable_mq.broker_core.answers import SendReply
+from reliable_mq.broker_core.answers import Answer, SendReply
 from reliable_mq.broker_core.audit import AuditRecord
 from reliable_mq.broker_core.broker_quotas import BrokerQuotas
 from reliable_mq.broker_core.clients import ClientTable
@@ -30,6 +30,7 @@ from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
+from reliable_mq.broker_core.long_works import LongWorks
 from reliable_mq.broker_core.member_notices import MemberNotices
 from reliable_mq.broker_core.names import DEFAULT_TOPIC, OP_TOPIC
 from reliable_mq.broker_core.offsets import OffsetTable
@@ -55,6 +56,7 @@ from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.properties import (
     CLUSTER,
     MSG_REGION,
@@ -108,9 +110,9 @@ class Turn(msgspec.Struct):
     """
 
     batch: LogBatch | None
-    replies: list[tuple[int, bytes]]
+    replies: list[Answer]
     files: dict[str, FileText]
-    registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    registered_replies: list[Answer] = msgspec.field(default_factory=list)
     audit: Sequence[bytes] = ()
 
 
@@ -124,6 +126,7 @@ class BrokerState:
     epoch: int | None = None  # of the last promotion; None: it has no slaves
     is_unverified = False  # whether a slave's log may differ from its master's
     is_index_stuck = False  # whether the index cannot be written
+    wants_unused_dropped = False  # whether to remove the queues of deleted topics
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
@@ -177,10 +180,10 @@ class BrokerState:
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.is_log_exposed = False  # whether strangers can have the log as a slave has it
         self.has_name_server = False  # whether one runs in this process
-        self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
+        self.works = LongWorks()
         self.answers = answers_of(config)
-        self.registered_replies: list[tuple[int, bytes]] = []  # for the next turn
+        self.registered_replies: list[Answer] = []  # for the next turn
         self.files = ConfigFiles()
         self.creators = Creators(self.topics, self.groups, self.access, self.files)
         self.audit = AuditRecord()
@@ -202,7 +205,7 @@ class BrokerState:
         """Store a message. It becomes visible when it is durable."""
         return self.store.append(message, now_ms)
 
-    def reply(self, connection: int, frame: bytes) -> None:
+    def reply(self, connection: int, frame: AnyFrame) -> None:
         """Send a reply at the end of this turn."""
         self.answers.now(connection, frame)
 
@@ -317,6 +320,7 @@ class BrokerState:
             or self.files.changed
             or self.registered_replies
             or self.pulls.ready
+            or self.works.busy
         )
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
@@ -335,12 +339,6 @@ class BrokerState:
             new = dict.fromkeys(name for name in names if name not in self.new_topics)
             self.new_topics.update((name, []) for name in new)
             self.files.when_saved(lambda: self._topics_saved(new))
-
-    def forget_queries(self, connection: int) -> None:
-        """Drop the queries of a closed connection that wait for the index."""
-        waiting = self.waiting_queries
-        if waiting:
-            self.waiting_queries = deque(q for q in waiting if q.connection.id != connection)
 
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""

@@ -35,9 +35,9 @@ WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE = 0
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
-# Work of one slice, in queues or pulls, and in counters: one or two ms of the event loop.
-_QUEUES_AT_ONCE = 256
-_ITEMS_AT_ONCE = 2_048
+# Work of one slice, in queues or pulls, and in counters: some tenths of a ms of the event loop.
+_QUEUES_AT_ONCE = 64
+_ITEMS_AT_ONCE = 512
 _NOTHING = object()
 _T = TypeVar("_T")
 

@@ -25,11 +25,14 @@ from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
+from reliable_mq.wire.long_frame import LongBody
 
 PATH = "config/topics.json"
 _WRITER = "reliable_mq"  # Apache's broker drops this field when it writes the file
 # How our releases before the writer field began the file. Apache's broker breaks that line.
 _LAYOUT = '{\n\t"dataVersion":{"'
+
+_TAIL = b',"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}'
 
 INHERIT = 1
 WRITE = 2
@@ -270,12 +273,18 @@ class TopicTable:
             names: the topics; None, the default, for all. Unknown names are skipped.
             part: number of the part of a split registration; each part has its own version.
         """
+        return self._head(part) + self._rows.table(names).encode() + _TAIL
+
+    def long_wrapped(self) -> LongBody:
+        """Return all topics in the same format, as pieces that are made later."""
+        return self._rows.long_table(self._head(), _TAIL)
+
+    def _head(self, part: int = 0) -> bytes:
         version = msgspec.structs.replace(self.version, timestamp=self.version.timestamp + part)
         return (
             f'{{"dataVersion":{plain_json(version)},'
             '"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},'
-            f'"topicConfigTable":{self._rows.table(names)},'
-            '"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}'
+            '"topicConfigTable":'
         ).encode()
 
     def parts(self, names: Iterable[str] | None, size_max: int) -> Iterator[list[str]]:

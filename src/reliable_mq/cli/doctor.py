@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
@@ -69,7 +70,10 @@ def command(
 def _examined(place: options.Place, broker: str, redis: str) -> list[Finding]:
     mq = options.application_of(place, "doctor", broker=broker, redis=redis)
     try:
-        return mq.examine()
+        return [
+            replace(each, text=pasteable(each.text), remedy=pasteable(each.remedy))
+            for each in mq.examine()
+        ]
     finally:
         mq.close()
 
@@ -90,4 +94,4 @@ def _print(finding: Finding) -> None:
     mark = coloured(_MARKS[finding.level], _COLOURS[finding.level])
     say_raw(f"{mark} {printable(f'{finding.check:<10} {where}{finding.text}')}")
     if finding.remedy:
-        say(f"{'':<16}{pasteable(finding.remedy)}")
+        say(f"{'':<16}{finding.remedy}")

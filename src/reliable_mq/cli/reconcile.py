@@ -73,7 +73,8 @@ class GroupedCommand(VerbCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; a usage error is printed in one line."""
         try:
-            return super().parse_args(ctx, args)
+            with _bad_usage_is_failure():
+                return super().parse_args(ctx, args)
         except _UsageError as error:
             say_trouble("error", unusable(error))
             raise typer.Exit(BAD_USAGE) from None

@@ -9,11 +9,14 @@ stubs back before it sends them. So stubs that a savepoint rolled back do no har
 unanswered COMMIT, stubs are handed over, too.
 """
 
+import asyncio
 import logging
+import os
 import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -22,8 +25,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
-from reliable_mq.database.sql_one_writer import begin_writing
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
+from reliable_mq.errors import UsageError
 from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,8 @@ _ROLLED_BACK = "reliable_mq.rolled_back"
 _WRITTEN = "reliable_mq.written"
 LOST = "reliable_mq.lost"
 """In `Session.info`: count lost messages here, in place of an error line; its block tells them."""
+
+_NEWEST = "reliable_mq.newest_writer"
 
 _lock = threading.Lock()
 _watched: WeakSet[Dialect] = WeakSet()
@@ -66,7 +71,58 @@ def make_sqlite_durable(engine: Engine) -> None:
         if driver.text_factory is not factory:
             driver.text_factory = factory
         if not READS_ONLY.items() <= options.items():
-            begin_writing(connection)
+            _begin_writing(connection)
+
+
+class _Writer:
+    """A transaction: its file, the thread and task that began it, and its connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.place = (connection.engine.url.database, *_here())
+        self._driver: Any = connection.connection.driver_connection
+        self._info = connection.connection.info  # of the driver's connection, as long as it lives
+        self._info[_NEWEST] = self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has not ended: its connection has no newer one."""
+        try:
+            return self._info.get(_NEWEST) is self and bool(self._driver.in_transaction)
+        except (sqlite3.Error, ValueError):  # it is closed
+            return False
+
+
+_begun: ContextVar[tuple[_Writer, ...]] = ContextVar("writers", default=())
+
+
+def _begin_writing(connection: Connection) -> None:
+    """Begin a transaction of SQLite that writes.
+
+    A file has one writer. A second writing transaction of the same thread and task would wait until
+    the first one has ended, and that could not end meanwhile. Who waits for others is served: so a
+    transaction counts only where its own context has begun it.
+
+    Raises:
+        UsageError: another one is open where this one begins.
+    """
+    others = [each for each in _begun.get() if each.is_open]
+    own = _Writer(connection)
+    if any(each.place == own.place for each in others):
+        raise UsageError(
+            "a transaction inside another one of the same SQLite file would wait for itself: use "
+            "the session of the outer one, mq.transaction(tx.session), or let it end first"
+        )
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    _begun.set((*others, own))
+
+
+def _here() -> tuple[int, int, int]:
+    """Return the process, the thread and the task; a forked child waits for its parent."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        task = None
+    return os.getpid(), threading.get_ident(), id(task)
 
 
 def use_write_ahead_log(cursor: Any) -> None:

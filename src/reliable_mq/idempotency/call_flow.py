@@ -52,17 +52,20 @@ class CallFlow:
         if given is not None:
             async with world.async_scope(given.begin_nested()):  # the caller may commit without it
                 return await self._call_inside(world, given, asked)
-        if self._function.session is None:
+        has_session = self._function.session is not None
+        around = None
+        if world.may_block or not has_session:
             around = await self._transaction_around(world)
-            if around is not None:
-                async with (
-                    world.async_scope(around) as connection,
-                    world.async_scope(connection.begin_nested()),
-                ):
-                    return await self._call_inside(world, connection, asked)
-        # Not inside a caller's transaction: another connection would wait for its locks.
-        await world.run_blocking(self._book.database.clock.measured_now)
-        if self._function.session is None:
+        if around is None:
+            # Not inside a caller's transaction: another connection would wait for its locks.
+            await world.run_blocking(self._book.database.clock.measured_now)
+        elif not has_session:
+            async with (
+                world.async_scope(around) as connection,
+                world.async_scope(connection.begin_nested()),
+            ):
+                return await self._call_inside(world, connection, asked)
+        if not has_session:
             return await self._call_and_note(world, asked)
         async with world.session() as session, world.async_scope(session.begin()):
             return await self._call_inside(world, session, asked)

@@ -1,15 +1,15 @@
 """Registrations that wait for their turn: one queue for all connections.
 
-Receives registrations and time slices. Returns answers. A small registration takes some
-milliseconds and runs in one step. Only one large registration is under way at a time, in steps,
-because its decompressed body may take hundreds of times the memory.
+Receives registrations and time slices. Returns answers. One small and one large registration are
+under way at a time, in steps. The decompressed body of a large one may take a hundred times the
+memory.
 """
 
 from collections.abc import Callable, Iterator
 
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX, SMALL_REGISTRATION_SIZE_MAX
-from reliable_mq.name_server.steps import Steps, finish
+from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.command import Command
 
 Answered = tuple[int, Command, Command]
@@ -30,7 +30,7 @@ class RegistrationQueue:
         self._begin = begin
         self._small: dict[int, Command] = {}  # by connection
         self._large: dict[int, Command] = {}
-        self._under_way: tuple[int, Steps[Command]] | None = None  # the oldest large one
+        self._under_way: dict[int, Steps[Command]] = {}  # by connection: the oldest of each kind
         self._size = 0  # of all bodies
         self._is_large_next = False
 
@@ -63,8 +63,7 @@ class RegistrationQueue:
 
     def drop(self, connection: int) -> None:
         """Remove the registration of a closed connection."""
-        if self._under_way is not None and self._under_way[0] == connection:
-            self._under_way = None
+        self._under_way.pop(connection, None)
         for commands in (self._small, self._large):
             command = commands.pop(connection, None)
             if command is not None:
@@ -74,7 +73,7 @@ class RegistrationQueue:
         """Work until the queue is empty or the time slice is over; yield the answers."""
         while self:
             self._is_large_next = bool(self._large) and (self._is_large_next or not self._small)
-            answered = self._step() if self._is_large_next else self._do_small()
+            answered = self._step(self._large if self._is_large_next else self._small)
             self._is_large_next = not self._is_large_next
             if answered is not None:
                 self.drop(answered[0])
@@ -82,16 +81,14 @@ class RegistrationQueue:
             if is_over():
                 return
 
-    def _do_small(self) -> Answered:
-        connection, command = next(iter(self._small.items()))
-        return connection, command, finish(self._begin(connection, command))
-
-    def _step(self) -> Answered | None:
-        connection, command = next(iter(self._large.items()))
-        if self._under_way is None:
-            self._under_way = connection, self._begin(connection, command)
+    def _step(self, commands: dict[int, Command]) -> Answered | None:
+        """Run a step of the oldest registration of a kind."""
+        connection, command = next(iter(commands.items()))
+        steps = self._under_way.get(connection)
+        if steps is None:
+            steps = self._under_way[connection] = self._begin(connection, command)
         try:
-            next(self._under_way[1])
+            next(steps)
         except StopIteration as end:
             return connection, command, end.value
         return None

@@ -34,7 +34,7 @@ from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
 
 EXPIRY_MS = 120_000
-_TOPICS_AT_ONCE = 1_000
+_TOPICS_AT_ONCE = 50
 
 
 class _Live(msgspec.Struct):

@@ -1,6 +1,6 @@
 """Long work in steps, so that the event loop can serve other connections in between.
 
-A step function yields every few milliseconds and returns its result at the end.
+A step function yields every tenth of a millisecond, and returns its result at the end.
 """
 
 from collections.abc import Generator

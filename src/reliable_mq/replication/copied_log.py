@@ -6,6 +6,7 @@ segments. A slave stores nothing else, so it never serves what it has not verifi
 Invariant K7: the returned pieces are contiguous, and begin where the slave's log ends.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from reliable_mq.errors import InvariantBroken, ReplicationError
@@ -13,22 +14,24 @@ from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.record import BLANK_SIZE, blank_size_at
 from reliable_mq.wire.record_scan import (
-    RecordHead,
+    SizedHead,
     claimed_size_at,
-    head_at,
+    heads_from,
     is_of_newer_version,
-    valid_size_at,
 )
 
 _CLAIM_SIZE = 36  # bytes that show the claimed size of a record
 
 
-class CopiedRecord(NamedTuple):
-    """A record of the master's log, as its bytes. `head` None: a blank that ends a segment."""
+class CopiedRun(NamedTuple):
+    """Records of the master's log, one after another, as their bytes.
+
+    Without `heads` it is the blank that ends a segment.
+    """
 
     offset: int
     data: bytes
-    head: RecordHead | None
+    heads: Sequence[SizedHead]
 
 
 class CopiedLog:
@@ -57,7 +60,7 @@ class CopiedLog:
         """The offset up to which bytes have arrived."""
         return self.end + len(self._kept)
 
-    def take(self, transfer: Transfer) -> list[CopiedRecord]:
+    def take(self, transfer: Transfer) -> list[CopiedRun]:
         """Return the records that are whole with this transfer.
 
         Raises:
@@ -71,32 +74,36 @@ class CopiedLog:
             )
         if not transfer.data:
             return []
-        self._kept += transfer.data
-        if len(self._kept) < self._size_needed:
-            return []
+        buffer = transfer.data
+        if self._kept:
+            self._kept += buffer
+            if len(self._kept) < self._size_needed:
+                return []
+            buffer = bytes(self._kept)
         self._size_needed = 0
-        buffer = memoryview(bytes(self._kept))
-        found: list[CopiedRecord] = []
+        found: list[CopiedRun] = []
         at = 0
-        while piece := self._piece_at(buffer, at, self.end + at):
-            found.append(piece)
-            at += len(piece.data)
-        del self._kept[:at]
+        while at < len(buffer):
+            run = self._run_at(buffer, at, self.end + at)
+            if run is None:
+                break
+            found.append(run)
+            at += len(run.data)
+        self._kept = bytearray(buffer[at:])
         self.end += at
         return found
 
-    def _piece_at(self, buffer: memoryview, at: int, offset: int) -> CopiedRecord | None:
-        """Return the record or blank at a place; None: it is not whole yet."""
+    def _run_at(self, buffer: bytes, at: int, offset: int) -> CopiedRun | None:
+        """Return the whole records or the blank at a place; None: there are none."""
         rest = self._segment_size - offset % self._segment_size
-        if size := valid_size_at(buffer, at, offset):
-            if size + BLANK_SIZE > rest:
-                raise ReplicationError(
-                    f"a record of {size} bytes at offset {offset}; {rest} bytes are left in the "
-                    f"segment: {self._advice()}"
-                )
-            return CopiedRecord(offset, bytes(buffer[at : at + size]), head_at(buffer, at))
+        heads, end = heads_from(buffer, at, offset)
+        if heads:
+            if end - at + BLANK_SIZE > rest:
+                raise ReplicationError(self._about_crossing(heads, offset, rest))
+            return CopiedRun(offset, buffer[at:end], heads)
         left = len(buffer) - at
-        if blank := blank_size_at(buffer, at):
+        view = memoryview(buffer)
+        if blank := blank_size_at(view, at):
             if blank != rest:
                 raise ReplicationError(
                     f"the master's segment ends at offset {offset + blank}, this slave's at "
@@ -105,9 +112,20 @@ class CopiedLog:
             if left < blank:
                 self._size_needed = blank
                 return None
-            return CopiedRecord(offset, bytes(buffer[at : at + blank]), None)
-        self._expect_rest(buffer, at, offset, left)
+            return CopiedRun(offset, buffer[at : at + blank], ())
+        self._expect_rest(view, at, offset, left)
         return None
+
+    def _about_crossing(self, heads: Sequence[SizedHead], offset: int, rest: int) -> str:
+        """Return what to say of the record that does not fit into the slave's segment."""
+        for size, *_others in heads:
+            if size + BLANK_SIZE > rest:
+                break
+            offset, rest = offset + size, rest - size
+        return (
+            f"a record of {size} bytes at offset {offset}; {rest} bytes are left in the "
+            f"segment: {self._advice()}"
+        )
 
     def _advice(self) -> str:
         return f"mappedFileSizeCommitLog differs; here it is {self._segment_size}"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from reliable_mq.errors import FrameError, InvariantBroken
 
-TRANSFER_SIZE_MAX = 32 * 1024
-"""The most bytes of the log in a transfer that is sent: Apache's `haTransferBatchSize`."""
+TRANSFER_SIZE_MAX = 128 * 1024
+"""The most bytes of the log in a transfer that is sent. Apache's masters send 32 KiB at once."""
 RECEIVED_TRANSFER_SIZE_MAX = 4 * 1024 * 1024
 """The most bytes in a transfer that is read. Apache's slave has a buffer of this size."""
 REPORT_SIZE = 8
@@ -39,6 +39,11 @@ def encode_report(offset: int) -> bytes:
 def encode_transfer(offset: int, data: bytes) -> bytes:
     """Return a transfer of `data`, which is in the log from `offset` on."""
     return _HEAD.pack(offset, len(data)) + data
+
+
+def encode_transfer_head(offset: int, size: int) -> bytes:
+    """Return what stands before the `size` bytes of a transfer."""
+    return _HEAD.pack(offset, size)
 
 
 class ReportReader:
@@ -75,6 +80,7 @@ class TransferReader:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+        self._size_needed = 0  # bytes of the transfer that begins there, as far as it is known
 
     def invariants(self) -> None:
         """W3; between two calls of `feed`."""
@@ -88,20 +94,26 @@ class TransferReader:
         Raises:
             FrameError: when the bytes are no transfers.
         """
-        kept = self._kept
-        kept += data
+        buffer = data
+        if self._kept:
+            self._kept += data
+            if len(self._kept) < self._size_needed:
+                return []
+            buffer = bytes(self._kept)
+        self._size_needed = 0
         found: list[Transfer] = []
         at = 0
-        while len(kept) - at >= _HEAD.size:
-            offset, size = _HEAD.unpack_from(kept, at)
+        while len(buffer) - at >= _HEAD.size:
+            offset, size = _HEAD.unpack_from(buffer, at)
             if offset < 0 or not 0 <= size <= RECEIVED_TRANSFER_SIZE_MAX:
                 raise FrameError(
                     f"a transfer of {size} bytes at offset {offset}: no master sends it"
                 )
-            end = at + _HEAD.size + size
-            if end > len(kept):
+            begin = at + _HEAD.size
+            if begin + size > len(buffer):
+                self._size_needed = _HEAD.size + size
                 break
-            found.append(Transfer(offset, bytes(kept[at + _HEAD.size : end])))
-            at = end
-        del kept[:at]
+            found.append(Transfer(offset, buffer[begin : begin + size]))
+            at = begin + size
+        self._kept = bytearray(buffer[at:])
         return found

@@ -8,8 +8,8 @@ active clients, the commands of one read already become a batch. `log_writer` do
 import asyncio
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,15 +29,16 @@ from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.fresh_context import context_of_client
-from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Replication
+from reliable_mq.runtime.server_connection import now_ms, send_all
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.syncs import PromptSyncs, Syncs, kernel_syncs
+from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
@@ -94,6 +95,7 @@ class BrokerServer:
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
+        self._send = partial(send_all, self._listener.connections)
         self._replication = Replication(self._send, self._run_turn, self._tls, self.role)
         self._registrar: Registrar
         self._core: BrokerCore
@@ -150,7 +152,9 @@ class BrokerServer:
         settled = self.role.settle(self._disk, options.properties)
         given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
-            self._name_server = own_name_server(options.store, given, self._audit, self._tls)
+            self._name_server = own_name_server(
+                options.store, given, self._audit, self._tls, self._listener.turns
+            )
             await self._name_server.start(options.host, options.name_server_port)
         places = {"namesrvAddr": self.name_server_address, "listenPort": str(self._listener.port)}
         properties = {**port_for_slaves(settled, options.port), **given, **places}
@@ -161,25 +165,22 @@ class BrokerServer:
         self._limit(config)
         disk = self._disk = self._disk or FileDisk(options.store)
         self.role.prepare(disk, config.segment_size)
-        processors = os.cpu_count() or 1
-        self._core = BrokerCore(config, disk, process_id=os.getpid(), processors=processors)
+        self._core = BrokerCore(config, disk, process_id=os.getpid())
         self._core.open(now_ms())
         state = self._core.state
+        state.processors, state.works.on_idle = os.cpu_count() or 1, self._listener.wake
         if (own := self._name_server) is not None:
             own.guard = state.guard
         state.has_name_server = own is not None
         state.is_exposed = self._is_exposed(config)
-        sync_interval = 0 if state.is_sync_flush else config.flush_interval_ms / 1000
-        syncs: Syncs | None = kernel_syncs(self._on_broken)
-        if state.is_sync_flush:  # syncs are small, and a client waits for each
-            syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
             disk,
-            sync_interval,
+            0 if state.is_sync_flush else config.flush_interval_ms / 1000,
             self._stored,
-            syncs,
+            syncs_of(self._on_broken, is_sync_flush=state.is_sync_flush),
             self._note_room,
             self._saved,
+            is_copying=config.is_slave,
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
@@ -244,12 +245,15 @@ class BrokerServer:
         if self._disk:
             self._disk.close()
 
-    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> None:
-        """Handle the commands of one read. Replies and writes leave at the end of the loop turn.
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
+        """Handle the commands of one read; return True if one takes long, and leaves the others.
 
-        With few active clients no other read is expected in this turn. Then they leave at once.
+        Replies and writes leave at the end of the loop turn, or at once if few clients are active.
         """
-        self._is_idle = False
+        busy = self._core.state.works.busy
+        if busy and connection.id in busy:
+            return True
+        self._is_idle = is_long = False
         now = now_ms()
         if not self._turn_is_due:
             self._turn_began_ms = now
@@ -257,16 +261,20 @@ class BrokerServer:
         try:
             for command in commands:
                 core.receive(connection, command, now)
+                if busy and connection.id in busy:
+                    is_long = True
+                    break
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
         self._speakers.add(connection.id)
         if len(self._speakers) > _FEW_SPEAKERS:
             self._schedule_turn(now)
-            return
+            return is_long
         try:
-            self._carry_out(core.take_turn(self._turn_began_ms, time.time_ns() // 1_000_000))
+            self._carry_out(core.take_turn(self._turn_began_ms, time.time_ns() // 1_000_000, 0))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
+        return is_long
 
     def disconnected(self, connection: PeerConnection) -> None:
         """Forget a connection."""
@@ -280,48 +288,41 @@ class BrokerServer:
         if not self._turn_is_due:
             self._turn_is_due = True
             self._turn_began_ms = began_ms
-            self._loop.call_soon(self._run_turn)
+            self._loop.call_soon(self._run_due_turn)
 
-    def _run_turn(self) -> None:
+    def _run_due_turn(self) -> None:
+        self._turn_is_due = False
+        self._run_turn(self._turn_began_ms)
+
+    def _run_turn(self, began_ms: int = 0) -> None:
         try:
             now = now_ms()
-            began = self._turn_began_ms if self._turn_is_due else now
-            self._carry_out(self._core.take_turn(began, now))
+            began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
+            work_us = 1e6 * self._listener.turns.now.works if self._core.state.works.busy else 0.0
+            self._carry_out(self._core.take_turn(began, now, work_us))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
     def _carry_out(self, turn: Turn) -> None:
-        self._turn_is_due = False
         if turn.audit:  # before the first reply
             self._audit.write(turn.audit, self._core.state.config, now_ms())
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
+            self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
-        if state.pulls.ready:  # the answers need more than one turn
+        if state.pulls.ready or state.works.busy:  # they need more than one turn
             self._schedule_turn(now_ms())
-
-    def _send(self, replies: list[tuple[int, bytes]]) -> None:
-        if len(replies) == 1:
-            ((connection_id, frame),) = replies
-            if (connection := self._listener.connections.get(connection_id)) is not None:
-                connection.send([frame])
-            return
-        by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
-        for connection_id, frame in replies:
-            by_connection[connection_id].append(frame)
-        for connection_id, frames in by_connection.items():
-            self._listener.send(connection_id, frames)
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            core = self._core
-            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
-            if self._replication.is_on:
-                self._replication.stored()
+            core, copies, report = self._core, self._replication, self._replication.report
+            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send, report=report)
+            if copies.master is not None:
+                copies.master.stored()
             if core.state.pulls.ready:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -380,6 +381,7 @@ class BrokerServer:
         self._tls.close()
         self._listener.stop_reading()
         await self._finish()
+        self._replication.finish()
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
     TRANSFER_SIZE_MAX,
     ReportReader,
     encode_transfer,
+    encode_transfer_head,
 )
 from reliable_mq.replication.ha_status import SlaveState, is_in_sync
 from reliable_mq.runtime.acceptor import Acceptor
@@ -34,7 +35,10 @@ SILENT_SECONDS = 20.0
 """A slave that reports nothing for so long is gone: `haHousekeepingInterval`."""
 _TEND_SECONDS = 1.0
 _CONNECTIONS_MAX = 100
-_TURN_SIZE = 1024 * 1024  # bytes that one slave gets in one turn of the loop
+GATHER_SECONDS = 0.005
+"""So long a master that waits for no slave gathers what it sends."""
+_TURN_SIZE = 128 * 1024  # bytes that one slave gets in one turn of the loop: 0.1 ms
+_SMALL_SIZE = 16 * 1024  # up to this, a copy costs less than a second piece
 _UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
 
 
@@ -60,6 +64,8 @@ class HaMaster:
         self._acceptors: list[Acceptor] = []  # one for each address of the host
         self._connections: dict[_SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
+        self._is_gathering = False  # whether `advance` is due
+        self.is_awaited = False  # whether clients wait for slaves
 
     def invariants(self) -> None:
         """No slave has acknowledged what it was not sent."""
@@ -124,8 +130,26 @@ class HaMaster:
 
     def advance(self) -> None:
         """Send what is new in the log to every slave that reads."""
+        self._is_gathering = False
         for connection in self._connections:
             connection.push()
+
+    def advance_by(self, batch: LogBatch) -> None:
+        """Send a batch that was just written to every slave that reads."""
+        for connection in self._connections:
+            connection.push_batch(batch)
+
+    def stored(self) -> None:
+        """Let slaves have what is stored now.
+
+        If no client waits for it, it is sent soon, together with what comes until then: each
+        transfer costs both sides as much as several messages.
+        """
+        if self.is_awaited:
+            self.advance()
+        elif self._connections and not self._is_gathering:
+            self._is_gathering = True
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.advance)
 
     def _tend(self) -> None:
         """Send heartbeats, and close connections of slaves that are silent."""
@@ -222,7 +246,8 @@ class _SlaveConnection(asyncio.Protocol):
                 "another master's log; give it an empty store"
             )
             return
-        if state.next < 0:
+        is_first = state.next < 0
+        if is_first:
             # An empty slave gets the whole log; Apache's master would send the newest file only.
             state.next = report or log_.start
             broker_events.SLAVE_FOLLOWS.log(log, slave=state.address, log_offset=state.next)
@@ -230,7 +255,8 @@ class _SlaveConnection(asyncio.Protocol):
                 self.send(b"")  # it learns at once that it has everything
         state.acknowledged = report
         self._master.on_report()
-        self.push()
+        if is_first:
+            self.push()
 
     def push(self) -> None:
         """Send what the slave does not have, as much as one turn allows."""
@@ -255,6 +281,22 @@ class _SlaveConnection(asyncio.Protocol):
             self.send(data)
             left -= len(data)
 
+    def push_batch(self, batch: LogBatch) -> None:
+        """Send a batch that was just written, from memory if the slave has all before it."""
+        state = self.state
+        parts = batch.writes[0].parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        # A transfer lies in one segment: Apache's slave writes it to one file.
+        is_next = state.next == batch.end - len(data) and len(batch.writes) == 1
+        if (
+            is_next
+            and len(data) <= TRANSFER_SIZE_MAX
+            and not (self._is_paused or self._is_more_due)
+        ):
+            self.send(data)
+        else:
+            self.push()
+
     def _push_more(self) -> None:
         self._is_more_due = False
         self.push()
@@ -262,7 +304,10 @@ class _SlaveConnection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send one transfer."""
         state = self.state
-        self._transport.write(encode_transfer(state.next, data))
+        if len(data) <= _SMALL_SIZE:
+            self._transport.write(encode_transfer(state.next, data))
+        else:
+            self._transport.writelines([encode_transfer_head(state.next, len(data)), data])
         state.next += len(data)
         state.sent = time.monotonic()
         state.rate.add(len(data), state.sent)

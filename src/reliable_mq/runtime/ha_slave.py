@@ -10,22 +10,19 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 from reliable_mq.errors import FrameError, LogsDiffer, StoreError
 from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.line_limit import limited_log
-from reliable_mq.replication.copied_log import CopiedLog, CopiedRecord
+from reliable_mq.replication.copied_log import CopiedLog, CopiedRun
 from reliable_mq.replication.ha_frames import Transfer, encode_report
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
-from reliable_mq.runtime.listener import now_ms
-from reliable_mq.runtime.slave_connection import (
-    CLOSED,
-    CLOSED_AT_ONCE,
-    IncomingTransfers,
-    SlaveStore,
-)
+from reliable_mq.runtime.master_link import MasterLink
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import broker_events
 
@@ -44,7 +41,83 @@ ALONE_SECONDS = 5.0
 REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
 _TEND_SECONDS = 1.0
+_CLOSED = "the master has closed the connection"
+_CLOSED_AT_ONCE = (
+    f"{_CLOSED} before it sent anything; its log says why. If it demands TLS, set tls.enable=true "
+    "here"
+)
 _SKIPPED = b"\0"  # the first byte of a log: the highest of the first record's size
+
+
+class SlaveStore(Protocol):
+    """The store of a slave, as the connection sees it."""
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment of the log."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Where the log begins."""
+        ...
+
+    @property
+    def last_record(self) -> int:
+        """Where the last record begins."""
+        ...
+
+    @property
+    def acknowledged(self) -> int:
+        """The offset up to which messages may have been acknowledged to clients."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        ...
+
+    def begin_of_record(self, offset: int) -> int:
+        """Return the largest begin of a record that is not behind an offset."""
+        ...
+
+    def verified(self, *, is_same: bool) -> None:
+        """Note whether the log is the same as the master's: only then it may be served."""
+        ...
+
+    def truncate(self, offset: int) -> None:
+        """Have the log cut at an offset; this ends the broker, and it starts again."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """The offset up to which the log is stored as the flush type promises."""
+        ...
+
+    def begin_at(self, offset: int) -> None:
+        """Let the empty log begin at an offset."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether everything that was copied is written."""
+        ...
+
+    def copy(self, runs: Sequence[CopiedRun]) -> None:
+        """Append records and blanks, and write them.
+
+        Raises:
+            StoreError: when one cannot be appended.
+        """
+        ...
+
+    async def room(self) -> None:
+        """Return when the disk has room."""
+        ...
 
 
 class HaSlave:
@@ -72,7 +145,7 @@ class HaSlave:
         self._find_master = find_master
         self._find_range = find_range
         self._kept = asyncio.Event()  # more is stored
-        self._writer: asyncio.StreamWriter | None = None  # while it follows
+        self._link: MasterLink | None = None  # while it follows
         self._reported = 0.0  # when
         self._heard = 0.0
         self._told = ""  # the last trouble that has a line in the log
@@ -83,7 +156,7 @@ class HaSlave:
     @property
     def is_following(self) -> bool:
         """Whether the master sends its log, which was compared."""
-        return self._writer is not None
+        return self._link is not None
 
     def wake(self) -> None:
         """Connect now, if no connection is open."""
@@ -93,13 +166,13 @@ class HaSlave:
     def stored(self) -> None:
         """Report that more of the log is stored."""
         self._kept.set()
-        if self._writer is not None:
-            self._report(self._writer)
+        if self._link is not None:
+            self._report(self._link)
 
-    def _report(self, writer: asyncio.StreamWriter) -> None:
+    def _report(self, link: MasterLink) -> None:
         kept = self._store.kept
         if kept:
-            writer.write(encode_report(kept))
+            link.transport.write(encode_report(kept))
         self._reported = time.monotonic()
         self.master.reported_ms = now_ms()
 
@@ -138,49 +211,50 @@ class HaSlave:
             broker_events.MASTER_LOST.log(log, master=address, reason=reason)
 
     async def _follow(self, address: str) -> None:
-        reader, writer = await self._connected(address)
+        link = await self._connected(address)
         try:
-            await self._copy(address, reader, writer)
+            await self._copy(address, link)
         finally:
-            writer.close()
+            link.transport.close()
 
-    async def _connected(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connected(self, address: str) -> MasterLink:
         place = host_and_port_of(address)
         async with asyncio.timeout(RETRY_SECONDS):
-            return await asyncio.open_connection(
-                place.host, place.port, ssl=self._tls() if self._tls is not None else None
+            _transport, link = await asyncio.get_running_loop().create_connection(
+                partial(MasterLink, self._take_heard),
+                place.host,
+                place.port or 0,
+                ssl=self._tls() if self._tls is not None else None,
             )
+        return link
 
-    async def _copy(
-        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _copy(self, address: str, link: MasterLink) -> None:
         store = self._store
         while store.kept < store.end:  # the first report is an acknowledgement, too
             self._kept.clear()
             await self._kept.wait()
         begin, skipped = store.end, 0
         master_range = await self._find_range()
-        incoming = IncomingTransfers(reader, store, self._take_heard)
         self._heard = self._reported = time.monotonic()
-        tending = asyncio.ensure_future(self._tend_forever(writer))
+        tending = asyncio.ensure_future(self._tend_forever(link))
         try:
             if begin:
-                await self._verify(address, master_range, incoming, writer)
+                await self._verify(address, master_range, link)
             else:
                 begin = master_range[0]
                 if begin:
                     store.begin_at(begin)
                 else:  # to ask for offset 0 is to ask for the newest file
                     skipped = len(_SKIPPED)
-                writer.write(encode_report(begin + skipped))
+                link.transport.write(encode_report(begin + skipped))
             store.verified(is_same=True)
             self.master.address = address
-            self._writer = writer
-            if begin < store.end or incoming.has_compared:
-                self._report(writer)  # the first one named less than the slave has
-            await self._take_forever(incoming, CopiedLog(begin, store.segment_size), skipped)
+            self._link = link
+            if begin < store.end or link.has_compared:
+                self._report(link)  # the first one named less than the slave has
+            await self._take_forever(link, CopiedLog(begin, store.segment_size), skipped)
         finally:
-            self._writer = None
+            self._link = None
             tending.cancel()
 
     def _take_heard(self, found: list[Transfer]) -> None:
@@ -195,8 +269,7 @@ class HaSlave:
         self,
         address: str,
         master_range: tuple[int, int],
-        incoming: IncomingTransfers,
-        writer: asyncio.StreamWriter,
+        link: MasterLink,
     ) -> None:
         """Return when the slave's log is a part of the master's; the next transfer continues it.
 
@@ -218,8 +291,7 @@ class HaSlave:
             if number:
                 await self._compare_apart(address, comparison)
             else:
-                writer.write(encode_report(begin))
-                await incoming.compare(comparison)
+                await self._compare(link, comparison)
             if comparison.differs_at < 0:
                 agreed = common if common == store.end else store.begin_of_record(common)
                 break
@@ -245,36 +317,42 @@ class HaSlave:
 
     async def _compare_apart(self, address: str, comparison: LogComparison) -> None:
         """Compare over a connection of its own."""
-        reader, writer = await self._connected(address)
+        link = await self._connected(address)
         try:
-            writer.write(encode_report(comparison.at))
-            await IncomingTransfers(reader, self._store, self._take_heard).compare(comparison)
+            await self._compare(link, comparison)
         finally:
-            writer.close()
+            link.transport.close()
 
-    async def _take_forever(
-        self, incoming: IncomingTransfers, copied: CopiedLog, skipped: int
-    ) -> None:
-        store, begin, is_followed = self._store, copied.end, False
-        if incoming.has_compared:
-            is_followed = self._followed(begin)
-        while True:
-            found = await incoming.transfers()
-            if found is None:
-                raise EOFError(self._why_ended(is_followed))
-            records: list[CopiedRecord] = []
+    async def _compare(self, link: MasterLink, comparison: LogComparison) -> None:
+        """Ask for what is compared, and compare it."""
+        link.transport.write(encode_report(comparison.at))
+        if not await link.compare(comparison):
+            raise EOFError(_CLOSED_AT_ONCE)
+
+    async def _take_forever(self, link: MasterLink, copied: CopiedLog, skipped: int) -> None:
+        """Copy what arrives, until the connection ends."""
+        store, begin = self._store, copied.end
+        is_followed = link.has_compared and self._followed(begin)
+
+        def take(found: list[Transfer]) -> bool:
+            nonlocal skipped, is_followed
+            runs: list[CopiedRun] = []
             for offset, part in found:
                 if not skipped:
-                    records += copied.take(Transfer(offset, part))
+                    runs += copied.take(Transfer(offset, part))
                 elif part:
-                    records += copied.take(Transfer(offset - skipped, _SKIPPED + part))
+                    runs += copied.take(Transfer(offset - skipped, _SKIPPED + part))
                     skipped = 0
-            if found and not is_followed:  # only now: an address that answers may be anybody's
+            if not is_followed:  # only now: an address that answers may be anybody's
                 is_followed = self._followed(begin)
-            if records:
-                store.copy(records)
-                if head := records[-1].head:
-                    self.master.newest_ms = head.store_time_ms
+            if runs:
+                store.copy(runs)
+                if heads := runs[-1].heads:
+                    self.master.newest_ms = heads[-1][5]
+            return store.has_room
+
+        await link.forward(take, store.room)
+        raise EOFError(self._why_ended(is_followed))
 
     def _followed(self, begin: int) -> bool:
         self._told = ""
@@ -284,16 +362,16 @@ class HaSlave:
     def _why_ended(self, is_followed: bool) -> str:
         if time.monotonic() - self._heard > SILENT_SECONDS:
             return f"the master said nothing for {SILENT_SECONDS:g} s"
-        return CLOSED if is_followed else CLOSED_AT_ONCE
+        return _CLOSED if is_followed else _CLOSED_AT_ONCE
 
-    async def _tend_forever(self, writer: asyncio.StreamWriter) -> None:
+    async def _tend_forever(self, link: MasterLink) -> None:
         """Repeat the report, and end the connection to a master that says nothing."""
         while True:
             await asyncio.sleep(_TEND_SECONDS)
             now = time.monotonic()
             if now - self._heard > SILENT_SECONDS:
-                writer.transport.abort()
+                link.transport.abort()
                 return
             # Before the logs are compared, a report would acknowledge what may differ.
-            if self._writer is not None and now - self._reported >= REPORT_SECONDS:
-                self._report(writer)
+            if self._link is not None and now - self._reported >= REPORT_SECONDS:
+                self._report(link)

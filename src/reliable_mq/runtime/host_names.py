@@ -5,6 +5,7 @@ import socket
 from functools import partial
 
 from reliable_mq.errors import AddressRefused
+from reliable_mq.host_and_port import unmapped
 from reliable_mq.runtime.asyncio_threads import in_thread
 
 
@@ -97,3 +98,8 @@ def reason_of(error: OSError) -> str:
     text = error.strerror or str(error)
     text = text.rpartition(": ")[2] or text  # asyncio puts its own words before the system's
     return text[:1].lower() + text[1:]  # lower case, as it is used within a sentence
+
+
+def plain_ip(address: str) -> str:
+    """Return a peer's address without its zone; an IPv4 address mapped into IPv6 as IPv4."""
+    return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))

@@ -27,7 +27,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.job_thread import JobThread
-from reliable_mq.runtime.syncs import Syncs
+from reliable_mq.runtime.syncs import PromptSyncs, Syncs
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
@@ -37,6 +37,7 @@ _Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
+_MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 
 
 class Jobs(Protocol):
@@ -58,11 +59,13 @@ class LogWriter:
         disk: the store's folder.
         sync_interval: seconds between syncs of the log; 0: each batch is synced before its report.
         on_stored: called on the loop with the end of the log, and whether all of it is durable.
-        on_written: called on the loop with the end of what is written, before it is synced.
+        on_written: called on the loop with each batch when it is written, before it is synced.
         on_saved: called on the loop when all pending configuration files are written.
         on_room: called on the loop. False: the disk is full for the log or a configuration file.
             True: everything that waited for room is written.
         syncs: syncs without a thread; None: the thread does it.
+        is_copying: whether much may come at once for which no client waits. Its syncs never run on
+            the loop, which takes more meanwhile.
         jobs: runs slow work; None: a thread of the writer's own.
         on_broken: takes an error after which the broker can guarantee nothing; must not return.
     """
@@ -76,7 +79,8 @@ class LogWriter:
         on_room: Callable[[bool], None] = lambda _has_room: None,
         on_saved: Callable[[], None] = lambda: None,
         *,
-        on_written: Callable[[int], None] | None = None,
+        on_written: Callable[[LogBatch], None] | None = None,
+        is_copying: bool = False,
         jobs: Jobs | None = None,
         on_broken: OnBroken = die,
     ) -> None:
@@ -85,7 +89,9 @@ class LogWriter:
         self._on_stored = on_stored
         self._loop = asyncio.get_running_loop()
         self._syncs = syncs
+        self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
+        self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
         self._on_written = on_written
@@ -167,7 +173,7 @@ class LogWriter:
             self._unsynced[write.segment] = None
         self._end = batch.end
         if self._on_written is not None:
-            self._on_written(batch.end)
+            self._on_written(batch)
         if not self._sync_interval:
             if not self._is_syncing:
                 self.sync()
@@ -235,7 +241,11 @@ class LogWriter:
             if not self._is_syncing:
                 self._settled.set()
 
-        if self._syncs is None or not self._syncs.start(files, synced):
+        size, self._sync_end = end - self._sync_end, end
+        syncs = self._syncs
+        if self._is_copying and size > _MUCH and isinstance(syncs, PromptSyncs):
+            syncs = syncs.others
+        if syncs is None or not syncs.start(files, synced):
             self._sync_in_thread(files, synced)
 
     def _sync_in_thread(self, files: Sequence[DiskFile], synced: Callable[[], None]) -> None:

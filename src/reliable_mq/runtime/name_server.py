@@ -24,9 +24,10 @@ from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.runtime.audit_file import AuditFile, AuditSizes
 from reliable_mq.runtime.connection_limits import ConnectionLimits
-from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
 from reliable_mq.runtime.name_server_acts import Act, NameServerActs
+from reliable_mq.runtime.server_connection import TurnShares, now_ms
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
@@ -37,7 +38,6 @@ from reliable_mq.wire.command import Command, reply
 log = limited_log(__name__)
 
 _EXPIRY_SECONDS = 5.0
-_SLICE_SECONDS = 0.002
 _REST = 2.0  # how many times as long as a slice took
 _SETTINGS_CHANGES = frozenset({RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG})
 
@@ -63,6 +63,7 @@ class NameServer:
         guard: who may change something; None: everybody. The owner may set it later.
         audit: has the requests that change something; the caller closes it. None: no notes.
         tls: the mode and the certificate; the caller closes it. None: all connections are plain.
+        turns: of the event loop; None: no broker is on it.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -77,6 +78,7 @@ class NameServer:
         guard: Guard | None = None,
         audit: AuditFile | None = None,
         tls: ServerTls | None = None,
+        turns: TurnShares | None = None,
     ) -> None:
         self._settings_file = settings_file
         tables = tables or NameServerLimits()
@@ -85,7 +87,7 @@ class NameServer:
         self._acts = NameServerActs(self._core, guard)
         self._audit = audit
         self._tls = tls
-        self._listener = Listener(self, limits=limits, tls=tls)
+        self._listener = Listener(self, limits=limits, tls=tls, turns=turns)
         self._expiry: asyncio.TimerHandle | None = None
         self._registrations = RegistrationQueue(
             lambda connection, command: self._core.begin(connection, command, now_ms())
@@ -200,12 +202,13 @@ class NameServer:
     def _work(self) -> None:
         """Work on queued registrations for one time slice, then rest: others come first."""
         began = time.monotonic()
-        end = began + _SLICE_SECONDS
+        end = began + self._listener.turns.now.works
         for answered in self._registrations.work(lambda: time.monotonic() > end):
             act = self._registering.pop(answered[0], None)
             if act is not None:
                 self._acts.done(act)
             self._answer(_Answered(*answered, act))
+            self._listener.wake(answered[0])
         self._next_slice = None
         if self._registrations:
             rest = _REST * (time.monotonic() - began)

@@ -13,13 +13,18 @@ from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.connection_limits import taken
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
 
 _TABLES = ("maxBrokers", "maxBrokersOfConnection", "maxRegisteredTopics")
 
 
 def own_name_server(
-    store: Path, properties: MutableMapping[str, str], audit: AuditFile, tls: ServerTls
+    store: Path,
+    properties: MutableMapping[str, str],
+    audit: AuditFile,
+    tls: ServerTls,
+    turns: TurnShares,
 ) -> NameServer:
     """Return the name server of a broker, not started yet.
 
@@ -31,6 +36,7 @@ def own_name_server(
         properties: of the broker; the limits of the name server's tables are removed.
         audit: the broker's.
         tls: the broker's.
+        turns: of their event loop.
 
     Raises:
         ConfigurationError: when a property is wrong.
@@ -44,4 +50,5 @@ def own_name_server(
         guard=Guard(config.access, AccessTable()) if config.authenticates else None,
         audit=audit,
         tls=tls,
+        turns=turns,
     )

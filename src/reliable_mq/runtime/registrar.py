@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from reliable_mq.access.users import User
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.registration import (
     heartbeat,
     registrations,
@@ -26,7 +27,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link, Sign
 from reliable_mq.runtime.links import Dial, Links
-from reliable_mq.runtime.listener import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode
@@ -41,7 +42,7 @@ MASTERLESS_SECONDS = 3.0
 _TIMEOUT = 6.0
 _FAREWELL_TIMEOUT = 1.0
 
-Replies = list[tuple[int, bytes]]
+Replies = list[Answer]
 
 
 class Registrar:

@@ -15,6 +15,7 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import limited_log
@@ -77,7 +78,7 @@ class Replication:
         self._config = BrokerConfig()
         self._run_turn = run_turn
         self._send = send
-        self.is_on = False  # whether `stored` has somebody to tell
+        self.report: Callable[[], None] | None = None  # to the master of a slave
         self.master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._copy: CoreAsSlaveStore | None = None  # of a slave
@@ -108,7 +109,6 @@ class Replication:
                 await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
             except AddressRefused as error:
                 broker_events.TABLES_PORT_TAKEN.log(log, reason=error)
-        self.is_on = self.master is not None or config.is_slave
         self._config = config
         return config
 
@@ -140,6 +140,7 @@ class Replication:
         core.state.is_log_exposed = self._is_exposed(self.master)
         if self._config.slaves_needed:
             self.master.on_report = partial(self._note_reports, core)
+            self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
 
     @property
@@ -191,6 +192,7 @@ class Replication:
             self._tls if self._config.ha_tls else None,
             self._config.shared_names,
         )
+        self.report = slave.stored
         tables.master = slave.master
         works = [slave.follow_forever(), tables.follow_forever()]
         if self._config.stands_in:
@@ -220,14 +222,17 @@ class Replication:
         slaves = self.master.slaves if self.master is not None else []
         return status_of_master(slaves, log_end, self._config.ha_gap_max, now)
 
-    def early(self, core: BrokerCore) -> Callable[[int], None] | None:
-        """Return what takes the end of what is written, before its sync; None: nothing does."""
+    def early(self, core: BrokerCore) -> Callable[[LogBatch], None] | None:
+        """Return what takes each batch that is written, before its sync; None: nothing does."""
         if not self._config.copies_early:
             return None
 
-        def written(end: int) -> None:
-            core.state.store.log.mark_written(end)
-            self.stored()
+        def written(batch: LogBatch) -> None:
+            core.state.store.log.mark_written(batch.end)
+            if self.report is not None:
+                self.report()
+            if self.master is not None:
+                self.master.advance_by(batch)
 
         return written
 
@@ -252,12 +257,10 @@ class Replication:
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
             yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
-    def stored(self) -> None:
-        """Tell slaves or the master that more of the log is stored."""
+    def finish(self) -> None:
+        """Let the slaves have the end of the log, before the store is closed."""
         if self.master is not None:
             self.master.advance()
-        if self._slave is not None:
-            self._slave.stored()
 
     async def close(self) -> None:
         """Close the connections."""

@@ -1,4 +1,7 @@
-"""The store of a slave's broker, as its connection to the master sees it: see `HaSlave`."""
+"""The store of a slave's broker, as the connection to its master sees it.
+
+It receives runs of records. It says how far they are kept, and when there is room for more.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,11 +9,13 @@ from collections.abc import Callable, Sequence
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
-from reliable_mq.replication.copied_log import CopiedRecord
+from reliable_mq.replication.copied_log import CopiedRun
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
 
 _ROOM_SECONDS = 0.1
+_SYNC_SECONDS = 0.001
+_UNSYNCED_MAX = 8 * 1024 * 1024  # bytes: some 30 ms of a disk
 
 
 class CoreAsSlaveStore:
@@ -24,6 +29,7 @@ class CoreAsSlaveStore:
         self._log = core.state.store.log
         self._copier = Copier(core.state.store)
         state = core.state
+        self._syncs = state.is_sync_flush
         self._reports_disk = state.is_sync_flush and not state.config.copies_early
         self._writer = writer
         self._run_turn = run_turn
@@ -75,13 +81,25 @@ class CoreAsSlaveStore:
         """Let the empty log begin at an offset."""
         self._copier.begin_at(offset)
 
-    def copy(self, records: Sequence[CopiedRecord]) -> None:
-        """Append records; they are written at the end of the turn."""
-        for record in records:
-            self._copier.append(*record)
+    @property
+    def has_room(self) -> bool:
+        """Whether everything that was copied is written, and most of it synced."""
+        return not (self._writer.is_waiting_for_room or self._is_syncing_much)
+
+    @property
+    def _is_syncing_much(self) -> bool:
+        """More at once would keep the disk from a master, or others, that share it."""
+        return self._syncs and self._log.end - self._log.durable > _UNSYNCED_MAX
+
+    def copy(self, runs: Sequence[CopiedRun]) -> None:
+        """Append records and blanks, and write them."""
+        for run in runs:
+            self._copier.append(*run)
         self._run_turn()
 
     async def room(self) -> None:
-        """Return when the disk has room."""
+        """Return when there is room for more."""
         while self._writer.is_waiting_for_room:
             await asyncio.sleep(_ROOM_SECONDS)
+        while self._is_syncing_much:
+            await asyncio.sleep(_SYNC_SECONDS)

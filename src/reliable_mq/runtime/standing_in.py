@@ -17,10 +17,10 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER, Members, StandInDecision, is_first
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, all_members, asked
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.sends_elsewhere import SendsElsewhere
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 

@@ -82,7 +82,7 @@ class PromptSyncs:
         clock: Callable[[], float] = time.monotonic,
         on_broken: OnBroken = die,
     ) -> None:
-        self._others = others
+        self.others = others
         self._clock = clock
         self._on_broken = on_broken
         self._slow_until = 0.0
@@ -97,7 +97,7 @@ class PromptSyncs:
         """
         began = self._clock()
         if began < self._slow_until:
-            return self._others is not None and self._others.start(files, done)
+            return self.others is not None and self.others.start(files, done)
         try:
             for file in files:
                 file.sync()
@@ -123,8 +123,8 @@ class PromptSyncs:
 
     def close(self) -> None:
         """Release the resources of `others`."""
-        if self._others is not None:
-            self._others.close()
+        if self.others is not None:
+            self.others.close()
 
 
 class KernelSync:
@@ -249,6 +249,13 @@ class KernelSyncs:
     def close(self) -> None:
         """Release the kernel's resources."""
         self._kernel.close()
+
+
+def syncs_of(on_broken: OnBroken, *, is_sync_flush: bool) -> Syncs | None:
+    """Return the syncs of a broker; None: the thread of its log writer does them."""
+    kernel = kernel_syncs(on_broken)
+    # With SYNC_FLUSH syncs are small, and a client waits for each.
+    return PromptSyncs(kernel, on_broken=on_broken) if is_sync_flush else kernel
 
 
 def kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:

@@ -17,8 +17,8 @@ from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, asked
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import FaultRate
 from reliable_mq.wire.codes import RequestCode

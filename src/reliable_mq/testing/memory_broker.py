@@ -103,7 +103,7 @@ class MemoryBroker:
 
     def answer(self, frame: bytes, of: int) -> None:
         """Take a client's answer to what the broker asked."""
-        (cut,) = FrameReader().feed(frame)
+        (cut,) = FrameReader().feed(bytes(frame))
         self.core.receive(_connection(of), self.core.decode(cut), self._clock.epoch_ms)
         self._finish_turn()
 
@@ -145,7 +145,7 @@ class MemoryBroker:
             turn = self.core.take_turn()
             for number, frame in turn.replies + turn.registered_replies:
                 inbox = self._inbox.setdefault(number, [])
-                inbox.extend(decode_command(cut) for cut in FrameReader().feed(frame))
+                inbox.extend(decode_command(cut) for cut in FrameReader().feed(bytes(frame)))
             if turn.batch:
                 CommitLog.write_batch(turn.batch)
                 CommitLog.sync(turn.batch)

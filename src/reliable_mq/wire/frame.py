@@ -10,6 +10,7 @@ Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 """
 
 import struct
+import sys
 
 import msgspec
 
@@ -39,26 +40,36 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class FrameReader:
     """Cuts frames from a stream that arrives in arbitrary pieces.
 
-    Invariant F1: the kept bytes are shorter than one frame, and returned frames plus kept bytes
-    are the fed bytes. An impossible length is refused as soon as its last byte arrives. So a peer
-    can make a reader keep at most 16 MiB.
+    Invariant F1: returned frames, kept bytes and uncut bytes are the fed bytes. The kept bytes are
+    shorter than one frame. An impossible length is refused as soon as its last byte is looked at.
+    So a peer can make a reader keep at most 16 MiB, and what was fed at once.
+
+    Args:
+        frames_max: frames that are cut at once. To cut thousands takes milliseconds.
     """
 
-    __slots__ = ("_kept", "_wanted", "kept_size")
+    __slots__ = ("_frames_max", "_kept", "_uncut_at", "_wanted", "kept_size", "uncut")
 
-    def __init__(self) -> None:
+    def __init__(self, frames_max: int = sys.maxsize) -> None:
+        self._frames_max = frames_max
         self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
         self._wanted = 0  # no frame is complete before this many bytes are kept
+        #: bytes that were not cut yet, and perhaps those before them; see `cut_more`
+        self.uncut = b""
+        self._uncut_at = 0
         #: how many bytes of an incomplete frame are kept
         self.kept_size = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that are complete now, oldest first.
+        """Return the frames that are complete now, oldest first; none while bytes are uncut.
 
         Raises:
             FrameError: when the stream is not a sequence of frames. Frames that the same bytes
                 completed are lost. The caller must discard the stream and this reader.
         """
+        if self.uncut:
+            self.uncut, self._uncut_at = self.uncut[self._uncut_at :] + data, 0
+            return []
         if self._kept:
             if len(self._kept) + len(data) < self._wanted:
                 self._kept += data
@@ -67,10 +78,24 @@ class FrameReader:
             data = b"".join((self._kept, data))
             self._kept.clear()
             self.kept_size = 0
+        return self._cut(data, 0)
+
+    def cut_more(self) -> list[Frame]:
+        """Return the next frames of the uncut bytes.
+
+        Raises:
+            FrameError: see `feed`.
+        """
+        data, self.uncut = self.uncut, b""
+        return self._cut(data, self._uncut_at)
+
+    def _cut(self, data: bytes, at: int) -> list[Frame]:
         frames: list[Frame] = []
-        at = 0
-        available = len(data)
+        available, most = len(data), self._frames_max
         while available - at >= HEAD_SIZE:
+            if len(frames) >= most:
+                self.uncut, self._uncut_at = data, at
+                return frames
             length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data, at)
             if not LENGTH_MIN <= length <= LENGTH_MAX:
                 raise _length_refused(length)

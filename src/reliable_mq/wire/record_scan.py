@@ -29,6 +29,8 @@ MAGIC_PLACE = 4  # position of the magic in a record
 # The fixed part when both hosts are IPv4; x skips a byte:
 _CHECKED = struct.Struct(">iII16xqi44xi")  # size, magic, checksum, own offset, flags, body length
 _DISPATCHED = struct.Struct(">iI4xi4xq8xi16xq20xi")  # see `head_at`
+# size, magic, checksum, queue id, queue offset, own offset, flags, store time, body length:
+_COPIED = struct.Struct(">iIIi4xqqi16xq20xi")
 _FIXED_SIZE = _CHECKED.size
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _OWN_OFFSET_AT, _OWN_OFFSET_END = 28, 36
@@ -174,6 +176,56 @@ def head_at(buffer: memoryview, at: int) -> RecordHead:
         store_time,
         bytes(buffer[topic_end + 2 : at + size]),
     )
+
+
+SizedHead = tuple[int, str, int, int, int, int, bytes]
+"""The size of a record, and then the fields of `RecordHead`."""
+
+
+def heads_from(buffer: bytes, begin: int, commit_log_offset: int) -> tuple[list[SizedHead], int]:
+    """Return the heads of the records from `begin` on, and where the last one ends.
+
+    They are whole and valid as `valid_size_at` defines it, one after another; the first one is at
+    `commit_log_offset` of the log. It is one loop, because a slave does it for every message.
+    """
+    found: list[SizedHead] = []
+    at, limit, shift = begin, len(buffer), commit_log_offset - begin
+    unpack = _COPIED.unpack_from
+    while limit - at >= RECORD_SIZE_MIN:
+        size, magic, crc, queue_id, number, own_offset, flags, time_ms, length = unpack(buffer, at)
+        body_at, end = at + _FIXED_SIZE, at + size
+        topic_at = body_at + length
+        if own_offset != shift + at or size < RECORD_SIZE_MIN or end > limit:
+            break
+        if flags & (BORN_HOST_V6 | STORE_HOST_V6):
+            if not _valid_size_by_decoding(memoryview(buffer), at):
+                break
+            found.append((size, *head_at(memoryview(buffer), at)))
+            at = end
+            continue
+        if length < 0 or topic_at + 3 > end:
+            break
+        if magic == MAGIC_V1:
+            topic_end = topic_at + 1 + buffer[topic_at]
+            topic_at += 1
+        elif magic == MAGIC_V2:
+            topic_end = topic_at + 2 + _I16.unpack_from(buffer, topic_at)[0]
+            topic_at += 2
+        else:
+            break
+        if not topic_at <= topic_end <= end - 2:
+            break
+        properties = buffer[topic_end + 2 : end]
+        if _I16.unpack_from(buffer, topic_end)[0] != len(properties):
+            break
+        if crc32(buffer[body_at : body_at + length]) & _CRC_MASK != crc:
+            break
+        topic = _topic_text(buffer[topic_at:topic_end])
+        if topic is None:
+            break
+        found.append((size, topic, queue_id, number, flags, time_ms, properties))
+        at = end
+    return found, at
 
 
 def is_of_newer_version(buffer: memoryview, at: int, commit_log_offset: int) -> bool:

@@ -13,9 +13,10 @@ Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`,
 `DefaultAuthenticationContextBuilder`.
 """
 
-import hmac
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha1 as any_sha1
 from operator import itemgetter
 from typing import cast
 
@@ -24,6 +25,11 @@ from reliable_mq.wire.command import Command
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
+
+sha1 = partial(any_sha1, usedforsecurity=False)  # HMAC-SHA1 is safe though SHA-1 is not
+_BLOCK_SIZE = 64
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _LAST_WITHOUT_FLAG = 399  # MQVersion.V4_9_3: such clients add the flag after they have signed
@@ -36,12 +42,19 @@ _known: dict[tuple[tuple[str, ...], bool], _Values] = {}
 
 
 class RequestSigner:
-    """Makes the signatures of one secret. The secret is hashed once; `repr` does not show it."""
+    """Makes the signatures of one secret. The secret is hashed once; `repr` does not show it.
 
-    __slots__ = ("_keyed",)
+    HMAC is the hash of a hash (RFC 2104). Copies of two begun hashes cost a quarter less than a
+    copy of Python's `hmac` object, and half of a new one.
+    """
+
+    __slots__ = ("_inner", "_outer")
 
     def __init__(self, secret: bytes) -> None:
-        self._keyed = hmac.new(secret, digestmod="sha1")  # a copy costs half of a new one
+        key = sha1(secret).digest() if len(secret) > _BLOCK_SIZE else secret
+        padded = key.ljust(_BLOCK_SIZE, b"\0")
+        self._inner = sha1(padded.translate(_INNER))
+        self._outer = sha1(padded.translate(_OUTER))
 
     def signature(self, fields: Mapping[str, str], body: bytes, version: int) -> bytes:
         """Return the signature of a request.
@@ -56,10 +69,10 @@ class RequestSigner:
 
     def of_content(self, content: bytes, more: bytes = b"") -> bytes:
         """Return the signature of bytes, one after the other: HMAC-SHA1 in base64."""
-        made = self._keyed.copy()
-        made.update(content)
-        made.update(more)
-        return b2a_base64(made.digest(), newline=False)
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content + more)
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
 
 
 def _values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:

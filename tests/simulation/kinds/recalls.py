@@ -36,7 +36,8 @@ class Recall:
         header = RecallMessageHeader.decode(asked.command.ext_fields)
         handle = decode_recall_handle(header.recall_handle)
         assert handle is not None
-        if header.topic not in model.tables.topics or int(handle.time) <= asked.now_ms:
+        is_over = header.topic not in model.tables.topics or int(handle.time) <= asked.now_ms
+        if is_over or not model.has_room:
             return []
         return [Expected(handle.topic, 0, _BODY, _TAG, waits_in=TIMER_TOPIC)]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from msgspec.structs import astuple
 
 from reliable_mq.broker_core.commits_at_slave import CommittedPlace
-from reliable_mq.broker_core.requests.handlers import Handler
+from reliable_mq.broker_core.requests.handlers import Answered, Handler
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -108,9 +108,9 @@ def _refuse_end(_state: BrokerState, _request: Request) -> Command:
 def _for_master(commit: Handler) -> Handler:
     """Return the handler of commits, which also keeps them for the master."""
 
-    def handle(state: BrokerState, request: Request) -> Command | None:
+    def handle(state: BrokerState, request: Request) -> Answered:
         answer = commit(state, request)
-        if answer is not None and answer.code == ResponseCode.SUCCESS:
+        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
             header = UpdateConsumerOffsetHeader.decode(request.command.ext_fields)
             place = CommittedPlace(header.consumer_group, header.topic, header.queue_id)
             if state.offsets.get(*astuple(place)) == header.commit_offset:
@@ -121,7 +121,7 @@ def _for_master(commit: Handler) -> Handler:
 
 
 def _if_readable(pull: Handler) -> Handler:
-    def handle(state: BrokerState, request: Request) -> Command | None:
+    def handle(state: BrokerState, request: Request) -> Answered:
         if not state.config.slave_read:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
@@ -134,7 +134,7 @@ def _if_readable(pull: Handler) -> Handler:
 
 
 def _if_verified(show: Handler) -> Handler:
-    def handle(state: BrokerState, request: Request) -> Command | None:
+    def handle(state: BrokerState, request: Request) -> Answered:
         if state.is_unverified:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,

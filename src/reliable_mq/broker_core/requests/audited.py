@@ -250,7 +250,7 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
 _RESULTS = {int(code): code.name for code in ResponseCode}
 
 
-class _PendingAct(NamedTuple):
+class PendingAct(NamedTuple):
     """A request that is being handled: its entry, what it names, and the values before it."""
 
     entry: Audited
@@ -258,7 +258,7 @@ class _PendingAct(NamedTuple):
     before: object
 
 
-def begin(state: BrokerState, request: Request) -> _PendingAct | None:
+def begin(state: BrokerState, request: Request) -> PendingAct | None:
     """Look at what an audited request may change; None: it has no line.
 
     For strangers it reads no large body and looks at no values: they will be refused.
@@ -274,7 +274,7 @@ def begin(state: BrokerState, request: Request) -> _PendingAct | None:
         pass  # its handler refuses it
     if names is None:
         return None
-    return _PendingAct(entry, names, None if is_stranger else _seen(state, entry, names))
+    return PendingAct(entry, names, None if is_stranger else _seen(state, entry, names))
 
 
 def _is_allowed_in(guard: Guard, command: Command) -> bool:
@@ -285,7 +285,7 @@ def _is_allowed_in(guard: Guard, command: Command) -> bool:
     return True
 
 
-def end(state: BrokerState, request: Request, pending: _PendingAct, answer: Command | None) -> None:
+def end(state: BrokerState, request: Request, pending: PendingAct, answer: Command | None) -> None:
     """Add the line of a request. An answer that comes later is one of success."""
     entry, names, before = pending
     code = ResponseCode.SUCCESS if answer is None else answer.code

@@ -8,7 +8,12 @@ from collections.abc import Callable
 
 from reliable_mq.access.guard import Guard
 from reliable_mq.access.users import AccessRefused
-from reliable_mq.broker_core.requests.handlers import HANDLERS, Handler, not_supported
+from reliable_mq.broker_core.requests.handlers import (
+    HANDLERS,
+    Answered,
+    Handler,
+    not_supported,
+)
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.line_limit import refusal_log
@@ -38,7 +43,7 @@ def _refuse_unknown(_state: BrokerState, request: Request) -> Command:
 
 
 def _guarded(guard: Guard, handler: Handler) -> Handler:
-    def handle(state: BrokerState, request: Request) -> Command | None:
+    def handle(state: BrokerState, request: Request) -> Answered:
         connection = request.connection
         try:
             user = guard.sender_of(request.command)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from reliable_mq.broker_core.long_works import Steps
 from reliable_mq.broker_core.requests import (
     access,
     ask_client,
@@ -43,8 +44,11 @@ from reliable_mq.wire.headers import fault_of
 
 log = limited_log(__name__)
 
-Handler = Callable[[BrokerState, Request], Command | None]
-"""Returns the reply; None: the reply comes later. Raises `RequestRefused` before any change."""
+Answered = Command | Steps[Command | None] | None
+"""The reply; None: it comes later. Of a request that takes long, the steps to the reply."""
+
+Handler = Callable[[BrokerState, Request], Answered]
+"""Returns the reply. Raises `RequestRefused` before any change."""
 
 SMALL_ANSWERS: frozenset[int] = frozenset(
     {

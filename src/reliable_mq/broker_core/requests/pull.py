@@ -26,6 +26,7 @@ from reliable_mq.broker_core.requests.refusal import (
 )
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
@@ -38,8 +39,14 @@ from reliable_mq.wire.command import ONE_WAY_FLAG, Command, encode_command, repl
 from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.java_hash import tags_code
-from reliable_mq.wire.record import are_messages, is_message
-from reliable_mq.wire.record_scan import are_valid, holds_records, is_record_size
+from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame, LongBody, LongFrame
+from reliable_mq.wire.record import RECORD_SIZE_MIN, are_messages, is_message
+from reliable_mq.wire.record_scan import (
+    are_valid,
+    claimed_size_at,
+    holds_records,
+    is_record_size,
+)
 
 log = limited_log(__name__)
 
@@ -65,7 +72,7 @@ class _Found(NamedTuple):
     code: ResponseCode
     status: str
     next_offset: int
-    body: bytes = b""
+    body: bytes | LongBody = b""
     messages: int = 0  # messages in the body
 
 
@@ -105,6 +112,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     """
     cost = pull.cost
     try:
+        frame: AnyFrame
         frame, looked_at = _answer_to_waiting(state, pull)
         if pull.wanted is not None:
             cost += scan_cost(pull.wanted, looked_at)
@@ -118,7 +126,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     return cost + len(frame) // BYTES_FOR_COST
 
 
-def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[bytes, int]:
+def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame, int]:
     """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
@@ -387,16 +395,36 @@ def _read(
     if not count:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     spans.append((begin, end))
-    body = b"".join([log.read(begin, end - begin) for begin, end in spans])
-    is_sound = (
-        holds_records(body, count)
-        and all(log.damage.is_excluded(*span) for span in spans)
-        and is_message(body, header.queue_id, numbers[0])
-        and is_message(body[-last:], header.queue_id, numbers[-1])
-    )
-    if not is_sound:
+    body = _sound_body(log, spans, last, header.queue_id, numbers)
+    if body is None:
         return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
     return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
+
+
+def _sound_body(
+    log: CommitLog, spans: list[tuple[int, int]], last: int, queue_id: int, numbers: list[int]
+) -> bytes | LongBody | None:
+    """Return the records between log offsets; None if there may be damage.
+
+    Of one long record only the head is read here. `last` is the size of the last record, `numbers`
+    are the queue offsets.
+    """
+    if not all(log.damage.is_excluded(*span) for span in spans):
+        return None
+    if len(numbers) == 1 and last > LONG_SIZE_MIN:
+        begin = spans[0][0]
+        head = log.read(begin, RECORD_SIZE_MIN)
+        if claimed_size_at(memoryview(head), 0, begin) != last:
+            return None
+        body: bytes | LongBody = LongBody(last, log.pieces(begin, last))
+        return body if is_message(head, queue_id, numbers[0]) else None
+    body = b"".join([log.read(begin, end - begin) for begin, end in spans])
+    is_sound = (
+        holds_records(body, len(numbers))
+        and is_message(body, queue_id, numbers[0])
+        and is_message(body[-last:], queue_id, numbers[-1])
+    )
+    return body if is_sound else None
 
 
 def _around_damage(
@@ -494,7 +522,7 @@ def _answer(
     found: _Found,
     topic: TopicConfig,
     group: GroupConfig | None,
-) -> bytes:
+) -> AnyFrame:
     queue = state.store.queues.get((header.topic, header.queue_id))
     ext = PullExt(
         _broker_to_read(state, queue, found, group) if state.config.slave_read else 0,
@@ -551,8 +579,10 @@ _MARKS = PullExt(-11, -12, -13, -14, -15, -16)
 _OPAQUE = -17
 
 
-def encode_found(command: Command, ext: PullExt, body: bytes) -> bytes:
+def encode_found(command: Command, ext: PullExt, body: bytes | LongBody) -> AnyFrame:
     """Return the frame of the reply to `command`, with the records in `body`."""
+    if isinstance(body, LongBody):
+        return LongFrame(bytes(encode_found(command, ext, b"")), body)
     if command.serialize_type == JSON:
         return encode_frame(JSON, _TEMPLATE % (*ext, command.opaque), body)
     return encode_answer(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))

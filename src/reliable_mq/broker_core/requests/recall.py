@@ -36,6 +36,8 @@ def recall_message(state: BrokerState, request: Request) -> Command | None:
         message, unique_key = _deletion(state, request, header)
     except RequestRefused as refused:
         raise RequestRefused(refused.code, refused.remark, ext) from None
+    if state.pressure.is_disk_full:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.", ext)
     place = state.append(message, request.now_ms)
     if not command.is_oneway:
         answer = reply(command, ext={**ext, "msgId": unique_key})

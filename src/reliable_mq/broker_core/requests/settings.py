@@ -42,8 +42,8 @@ def get_broker_config(state: BrokerState, request: Request) -> Command:
 def update_broker_config(state: BrokerState, request: Request) -> Command:
     """UPDATE_BROKER_CONFIG: the properties change at once, until the broker stops.
 
-    Unknown properties are ignored, as in Apache. Properties that the broker reads only at its start
-    are refused; Apache accepts such a change, but it has no effect.
+    Unknown properties are ignored, as in Apache. Misspelt ones are refused, and properties that the
+    broker reads only at its start; Apache accepts such a change, but it has no effect.
     """
     changes = read_properties(request.command.body)
     if changes.keys() & _BLACK_LIST:

@@ -5,6 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeW
 
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.names import system_topics
+from reliable_mq.broker_core.requests.long_reply import long_reply
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
@@ -16,6 +17,7 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import GroupPageHeader, TopicPageHeader
+from reliable_mq.wire.long_frame import LONG_SIZE_MIN
 from reliable_mq.wire.peer_texts import read_json_as
 
 _BODY_MAX = FRAME_SIZE_MAX - 4_096  # the rest is for the header of the reply
@@ -28,15 +30,18 @@ PAGE_MAX = 2_000
 """The maximum number of entries of a page; Apache's splitMetadataSize."""
 
 
-def get_all_topic_config(state: BrokerState, request: Request) -> Command:
+def get_all_topic_config(state: BrokerState, request: Request) -> Command | None:
     """GET_ALL_TOPIC_CONFIG: one page if the request asks for a page, else the whole table."""
     header = TopicPageHeader.decode(request.command.ext_fields)
     topics = state.topics
     if header.is_whole:
         what, instead = f"{len(topics)} topics", "with topicSeq and maxTopicNum"
         _refuse_too_long(topics.size, what, instead)
+        if topics.size > LONG_SIZE_MIN:
+            long = topics.long_wrapped()
+            _refuse_too_long(long.size, what, instead)
+            return long_reply(state, request, {"totalTopicNum": str(len(topics))}, long)
         body = topics.wrapped()
-        _refuse_too_long(len(body), what, instead)
     else:
         begin, count = _page(header.data_version, topics.version, header.begin, header.count_max)
         body = topics.wrapped(topics.page(begin, count))

@@ -4,8 +4,11 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 `TopicAttributes`.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
+from reliable_mq.broker_core.long_works import Steps
 from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
@@ -24,6 +27,8 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
 
+_TOPICS_AT_ONCE = 20
+_TOPICS_US = 100  # microseconds that so many topics take
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # The supported values of each attribute. Apache's other values are refused, not ignored.
 _ATTRIBUTE_VALUES = {
@@ -75,37 +80,69 @@ class _TopicList(msgspec.Struct):
     topics: list[TopicConfig] = msgspec.field(name="topicConfigList")
 
 
-def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
+@decodable
+class _UnreadList(msgspec.Struct):
+    topics: list[msgspec.Raw] = msgspec.field(name="topicConfigList")
+
+
+_decode_unread = msgspec.json.Decoder(_UnreadList).decode
+_decode_topic = msgspec.json.Decoder(TopicConfig).decode
+
+
+def _listed(body: bytes) -> tuple[int, Iterator[TopicConfig]]:
+    """Return the number of topics in a body, and the topics, each decoded when it is wanted."""
+    try:
+        unread = _decode_unread(body).topics
+    except msgspec.DecodeError:  # not standard JSON, or an error to be told
+        read = msgspec.convert(read_json(body), _TopicList).topics
+        return len(read), iter(read)
+    return len(unread), map(_decode_topic, unread)
+
+
+def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[None]:
     """UPDATE_AND_CREATE_TOPIC_LIST: all topics, or none if one is faulty.
 
     The name of an attribute begins with its sign, + or -, as in the header of a single topic.
     """
-    listed = msgspec.convert(read_json(request.command.body), _TopicList).topics
-    refuse_above(len(listed), ROWS_MAX, "topics")
+    count, listed = _listed(request.command.body)
+    refuse_above(count, ROWS_MAX, "topics")
     topics: list[TopicConfig] = []
-    for wanted in listed:
-        fault = topic_fault(wanted.topic_name)
-        if fault:
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
-        _refuse_system_topic(state, wanted.topic_name)
-        _refuse_filter_type(wanted.topic_filter_type)
-        _refuse_queue_count(wanted)
-        changes = ",".join(
-            f"{name}={value}" if name.startswith("+") else name
-            for name, value in wanted.attributes.items()
-        )
-        attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
-        topics.append(msgspec.structs.replace(wanted, attributes=attributes))
+    for number, wanted in enumerate(listed):
+        if number % _TOPICS_AT_ONCE == 0:
+            yield _TOPICS_US
+        topics.append(_checked(state, wanted))
     state.pressure.check_tables()
     if not all(map(state.topics.has_room, topics)):
         raise table_full("topics")
     names = [topic.topic_name for topic in topics]
     new = state.creators.refuse("topic", names, request.user, state.config)
-    for topic in topics:
-        state.topics.set_topic(topic, request.now_ms)
     state.creators.note("topic", new, request.user)
+    for at in range(0, len(topics), _TOPICS_AT_ONCE):
+        for topic in topics[at : at + _TOPICS_AT_ONCE]:
+            state.topics.set_topic(topic, request.now_ms)
+        yield _TOPICS_US
     state.topics_changed(names)
     state.reply_when_registered(request, reply(request.command))
+
+
+def _checked(state: BrokerState, wanted: TopicConfig) -> TopicConfig:
+    """Return a listed topic with its attributes.
+
+    Raises:
+        RequestRefused: when there is a fault in it.
+    """
+    fault = topic_fault(wanted.topic_name)
+    if fault:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
+    _refuse_system_topic(state, wanted.topic_name)
+    _refuse_filter_type(wanted.topic_filter_type)
+    _refuse_queue_count(wanted)
+    changes = ",".join(
+        f"{name}={value}" if name.startswith("+") else name
+        for name, value in wanted.attributes.items()
+    )
+    attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
+    return msgspec.structs.replace(wanted, attributes=attributes)
 
 
 def _refuse_filter_type(filter_type: str) -> None:

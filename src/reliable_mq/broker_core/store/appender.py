@@ -4,7 +4,7 @@ Receives fields of messages. Returns records, places, and the units for each que
 are stored. The parts that all records of a queue share are encoded once, in its lane.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -12,7 +12,6 @@ import msgspec
 from reliable_mq.broker_core.dispatch import (
     TAGS_NAME,
     UNQUEUED,
-    is_queued,
     queue_tags_code,
     queue_tags_codes,
 )
@@ -23,7 +22,7 @@ from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
 from reliable_mq.wire.record_encode import RecordRun, record_size, record_sizes, topic_part
-from reliable_mq.wire.record_scan import RecordHead
+from reliable_mq.wire.record_scan import SizedHead
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
@@ -238,33 +237,55 @@ class Appender:
         arrivals.size += total
         return AppendResult(begin, first, begin + total), offsets
 
-    def append_copied(self, offset: int, record: bytes, head: RecordHead) -> None:
-        """Append a whole record of a master's log, at the same place in log and queue.
+    def append_copied(
+        self,
+        offset: int,
+        records: bytes,
+        heads: Sequence[SizedHead],
+        join: Callable[[Lane, int, int], None],
+    ) -> None:
+        """Append whole records of a master's log, at the same places in log and queues.
+
+        Args:
+            offset: of the first one in the log.
+            records: their bytes, one after another.
+            heads: theirs.
+            join: lets the queue of a record end where the record's message begins, or raises. It
+                receives the lane, the number of the message, and the log offset of the record.
 
         Raises:
-            InvariantBroken: when the log, or the queue, does not end there.
+            InvariantBroken: when the log does not end there. Nothing was appended then.
+            ReplicationError: from `join`. Only the records before were appended then.
         """
-        size = len(record)
-        if self._log.end != offset or self._log.room_for(size) != offset:
-            raise InvariantBroken(f"S1: a copy for {offset} at the log's end {self._log.end}")
-        self._log.add(record)
-        self._last_record = offset
-        self.last_time_ms = max(self.last_time_ms, head.store_time_ms)
-        if not is_queued(head.sys_flag):
-            return
-        lane = self.lane(head.topic, head.queue_id)
-        if lane.next != head.queue_offset:
-            raise InvariantBroken(
-                f"Q1: a copy of message {head.queue_offset} after {lane.next - 1}"
-            )
-        lane.next += 1
-        code = queue_tags_code(head.topic, head.properties, head.store_time_ms, self._delays_ms)
-        arrivals = lane.arrivals or self._open(lane, head.queue_offset)
-        arrivals.units.append(pack_unit(offset, size, code))
-        arrivals.tags_codes.add(code)
-        arrivals.last_log_offset = offset
-        arrivals.log_end = offset + size
-        arrivals.size += size
+        log = self._log
+        if log.end != offset or log.room_for(len(records)) != offset:
+            raise InvariantBroken(f"S1: a copy for {offset} at the log's end {log.end}")
+        lanes, at, last, newest_ms = self.lanes, offset, self._last_record, self.last_time_ms
+        try:
+            for size, topic, queue_id, number, sys_flag, time_ms, properties in heads:
+                if sys_flag & TRANSACTION_MASK not in UNQUEUED:
+                    lane = lanes.get((topic, queue_id)) or self.lane(topic, queue_id)
+                    if lane.next != number:
+                        join(lane, number, at)
+                    lane.next = number + 1
+                    code = 0
+                    if TAGS_NAME in properties or topic == SCHEDULE_TOPIC:
+                        code = queue_tags_code(topic, properties, time_ms, self._delays_ms)
+                    arrivals = lane.arrivals or self._open(lane, number)
+                    arrivals.units.append(pack_unit(at, size, code))
+                    arrivals.tags_codes.add(code)
+                    arrivals.last_log_offset = at
+                    arrivals.log_end = at + size
+                    arrivals.size += size
+                newest_ms = max(newest_ms, time_ms)
+                last = at
+                at += size
+        finally:
+            self._last_record, self.last_time_ms = last, newest_ms
+            if at - offset < len(records):
+                records = records[: at - offset]
+                log.room_for(len(records))
+            log.add(records)
 
     def _open(self, lane: Lane, first: int) -> Arrivals:
         arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)

@@ -15,7 +15,7 @@ Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.long_frame import PIECE_SIZE
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
 log = logging.getLogger(__name__)
@@ -270,6 +271,14 @@ class CommitLog:
         if at < 0 or offset >= self.written:
             return b""
         return self._segments[at].copy(offset - self._firsts[at], size)
+
+    def pieces(self, offset: int, size: int) -> Iterator[bytes]:
+        """Yield what `read` returns, piece by piece, each read when it is wanted.
+
+        The pieces are fewer when this part of the log is removed meanwhile.
+        """
+        for at in range(offset, offset + size, PIECE_SIZE):
+            yield self.read(at, min(PIECE_SIZE, offset + size - at))
 
     def read_joined(self, begins: tuple[int, ...], sizes: tuple[int, ...]) -> bytes:
         """Return the joined results of `read` for these places, with fewer reads.

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
+from reliable_mq.reconcile.runs.run_options import RunOptions, check
+from reliable_mq.reconcile.runs.spark_run import reconcile
 from reliable_mq.reconcile.runs.spark_session import session
 
 _LOOK_SECONDS = 1
@@ -44,6 +45,7 @@ def follow(
     """
     # `is_following`: otherwise repeated repairs would keep stubs from ever being escalated.
     options = replace(options, increment=True, is_following=True)
+    check(options)  # before Spark starts, which takes ten seconds
     with (
         session(is_small=False, memory_bytes=options.memory_bytes) as spark,
         tempfile.TemporaryDirectory(prefix="reliable-mq-follow-") as folder,
