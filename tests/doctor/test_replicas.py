@@ -39,6 +39,7 @@ SLAVE = BrokerFacts(
     runtime={"masterTablesAgeSeconds": "4", "masterTablesFailure": ""},
     replication={"haClientRuntimeInfo": {"masterAddr": "10.0.0.1:10912"}},
 )
+ACTS = {"enableSlaveActingMaster": "true"}
 ALONE: dict[str, Any] = {"replication": {"haConnectionInfo": []}}
 FAR = {"haConnectionInfo": [{"addr": "10.0.0.2:4711", "diff": 300_000_000, "inSync": False}]}
 TWO = {"haConnectionInfo": MASTER.replication["haConnectionInfo"] * 2}
@@ -254,3 +255,17 @@ def test_a_master_whose_name_server_ends_with_it_is_told(database_url: str, tmp_
     ):
         until(lambda: [level for level, _ in levels(world)] == [Level.WARNING])
         assert "runs in the same process" in levels(world)[0][1]
+
+
+def test_a_slave_that_stands_in_is_named() -> None:
+    (told,) = found(None, changed(SLAVE, runtime={**SLAVE.runtime, "standsIn": "true"}))
+    assert told.level is Level.ERROR
+    assert told.text.endswith("; slave 1 at 10.0.0.2:10911 stands in for it")
+
+
+def test_a_master_that_does_not_ask_who_stood_in_for_it_is_told() -> None:
+    (told,) = found(MASTER, changed(SLAVE, config=ACTS))
+    assert told.level is Level.WARNING
+    assert "those messages come twice" in told.text
+    (fine,) = found(changed(MASTER, config=ACTS), changed(SLAVE, config=ACTS))
+    assert fine.level is Level.OK

@@ -18,7 +18,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, ReceivedMessage, SendStatus
 from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication.ha_frames import encode_report
-from reliable_mq.runtime import ha_slave, replication
+from reliable_mq.runtime import ha_slave, table_follower
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.testing.local_servers import free_port
@@ -64,7 +64,7 @@ def test_a_consumer_goes_on_at_the_slave_and_comes_back_to_the_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     """What it has committed at the slave counts at the master, also if it ends meanwhile."""
-    monkeypatch.setattr(replication, "TABLES_SECONDS", 0.2)
+    monkeypatch.setattr(table_follower, "TABLES_SECONDS", 0.2)
     monkeypatch.setattr(ha_slave, "RETRY_SECONDS", 0.1)
     port = str(free_port())
     own = {**MASTER, "haListenPort": str(free_port())}

@@ -223,8 +223,11 @@ def test_a_slave_that_is_ahead_is_refused_and_told_on_both_sides(
 def test_a_slave_with_another_segment_size_is_one_line_with_both_sizes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    found: list[str] = []
+
     async def scene() -> None:
         async with serving(tmp_path / "master", **MASTER) as master:
+            found.append(master.address)
             address = master.name_server_address
             async with AsyncClient(address) as client:
                 await client.create_topic("t", 1)
@@ -238,7 +241,9 @@ def test_a_slave_with_another_segment_size_is_one_line_with_both_sizes(
     run_scene(scene())
     lines = set(told(caplog, "master_lost"))
     assert len(lines) == 1
-    assert "the master's segment ends at offset 1048576, this slave's at 2097152" in lines.pop()
+    line = lines.pop()
+    assert f"the broker at {found[0]} has mappedFileSizeCommitLog=1048576" in line
+    assert "this slave has mappedFileSizeCommitLog=2097152; both must be the same" in line
 
 
 @pytest.mark.parametrize("is_named", [False, True], ids=["name server", "haMasterAddress"])
@@ -316,7 +321,7 @@ def test_a_slave_acknowledges_nothing_while_its_log_is_compared(
     """The master answers late, and the slave would have repeated its report meanwhile."""
     monkeypatch.setattr(ha_slave, "REPORT_SECONDS", -1.0)
     monkeypatch.setattr(ha_slave, "_TEND_SECONDS", 0.0)
-    monkeypatch.setattr(ha_slave, "RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(ha_slave, "FIRST_RETRY_SECONDS", 60.0)
     log = log_bytes()
 
     async def scene() -> None:

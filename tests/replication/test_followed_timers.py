@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld
 from tests.replication.slave_world import Promoted, Slave, a_master, bodies, both_pass
@@ -35,7 +36,8 @@ def test_a_master_tells_its_slaves_how_far_its_timers_are(master: BrokerWorld) -
     said = timer_checkpoint_from(body)
     assert said.read_ms == START_MS + 5_000
     assert said.master_queue_offset == 1
-    assert timer_checkpoint_from(body[:32]) == said, "before RocketMQ 5.1 it is shorter"
+    short = msgspec.structs.replace(said, counter=0)
+    assert timer_checkpoint_from(body[:32]) == short, "before RocketMQ 5.1 it is shorter"
     metrics = fastjson.loads(master.ask(Ask.GET_TIMER_METRICS).body)
     assert metrics["timingCount"][TOPIC]["count"] == 1
 

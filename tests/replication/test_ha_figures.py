@@ -82,6 +82,8 @@ def test_a_slave_tells_how_far_it_is_behind_its_master() -> None:
         "master_report_age_seconds": 1.0,
         "master_tables_age_seconds": 3.0,
         "master_received_bytes_total": 40,
+        "stands_in": 0,
+        "delivered_elsewhere_messages_total": 0,
     }
 
 

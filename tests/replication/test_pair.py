@@ -20,9 +20,10 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
 from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.replication.ha_status import SlaveState
-from reliable_mq.runtime import ha_slave, registrar, replication
+from reliable_mq.runtime import ha_slave, registrar, table_follower
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.table_follower import TableFollower
 from reliable_mq.runtime.tls_settings import TlsSettings
 from reliable_mq.testing.local_servers import free_port
 
@@ -294,14 +295,14 @@ def test_a_slave_without_an_account_says_that_the_master_refuses_its_tables(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tries every five seconds, and says so once a minute."""
-    take, tries = replication._TableFollower._take, list[str]()
+    take, tries = TableFollower._take, list[str]()
 
-    async def counted(follower: replication._TableFollower, address: str) -> bool:
+    async def counted(follower: TableFollower, address: str) -> bool:
         tries.append(address)
         return await take(follower, address)
 
-    monkeypatch.setattr(replication, "TABLES_SECONDS", 0.02)
-    monkeypatch.setattr(replication._TableFollower, "_take", counted)
+    monkeypatch.setattr(table_follower, "TABLES_SECONDS", 0.02)
+    monkeypatch.setattr(TableFollower, "_take", counted)
 
     async def scene() -> None:
         names = NameServer()

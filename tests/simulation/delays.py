@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.facts import Entry, Queue, Violation, first_kept
 from tests.simulation.plan import DELAY_LEVELS
 
-from reliable_mq.broker_core.config import parse_delay_levels
+from reliable_mq.broker_core.config_texts import parse_delay_levels
 from reliable_mq.broker_core.delivery.schedule import CHECK_INTERVAL_MS
 from reliable_mq.broker_core.delivery.schedule import PATH as DELAY_OFFSETS_PATH
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC

@@ -16,7 +16,7 @@ from tests.simulation.wires import Make, Wires
 from tests.simulation.world import World
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
-from reliable_mq.runtime import fence, ha_master, ha_slave, registrar, replication
+from reliable_mq.runtime import fence, ha_master, ha_slave, registrar, replication, table_follower
 from reliable_mq.wire.command import Command
 
 _SECONDS = {
@@ -26,7 +26,7 @@ _SECONDS = {
     (ha_master, "HEARTBEAT_SECONDS"): 0.5,
     (ha_master, "SILENT_SECONDS"): 2.0,
     (ha_master, "_TEND_SECONDS"): 0.2,
-    (replication, "TABLES_SECONDS"): 0.5,
+    (table_follower, "TABLES_SECONDS"): 0.5,
     (fence, "LOOK_SECONDS"): 0.5,
 }
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.plan import DELAY_LEVELS
 
-from reliable_mq.broker_core.config import parse_delay_levels
+from reliable_mq.broker_core.config_texts import parse_delay_levels
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH

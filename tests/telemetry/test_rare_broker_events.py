@@ -89,8 +89,11 @@ def test_timed_message_dropped(
     monkeypatch.setattr(f"{module}.message_when_due", lambda *_, **__: due)
     timers: Any = Timers.__new__(Timers)
     entry = SimpleNamespace(slot_ms=1, magic=0, size=5, taken_ms=0, commit_log_offset=9)
-    timers._files = SimpleNamespace(entry=lambda _position: entry)
-    timers._read = lambda _entry: SimpleNamespace(own_keys=(), out_ms=1, topic="t")
+    timers._files = SimpleNamespace(entry=lambda _position: entry, is_done=lambda *_: False)
+    record = SimpleNamespace(queue_offset=0)
+    timers._read = lambda _entry: SimpleNamespace(
+        own_keys=(), out_ms=1, due_ms=2, topic="t", record=record
+    )
     timers._store = SimpleNamespace(append=raises(MessageRefused("too long")))
     timers._used_ms, timers._deleted, timers._known = 0, {}, {}
     timers.counts = SimpleNamespace(add=lambda *_: None)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 
@@ -73,6 +74,13 @@ class CommitsAtSlave:
         since = self._refused_ms.setdefault(place, now_ms)
         if not since <= now_ms < since + REFUSED_MS:
             self.forget(place, offset)
+
+    def as_offsets(self) -> OffsetTable:
+        """Return the offsets as a table, for a master that comes back."""
+        table = OffsetTable()
+        for place, offset in self._offsets.items():
+            table.commit(place.group, place.topic, place.queue_id, offset)
+        return table
 
     def end(self) -> bool:
         """Forget everything: this broker is a master now; return whether there was something."""

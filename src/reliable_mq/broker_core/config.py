@@ -6,8 +6,6 @@ cleanFileForciblyEnable is false: a full disk removes no message before its file
 Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
-import ipaddress
-import re
 from typing import Annotated
 
 import msgspec
@@ -17,6 +15,7 @@ from reliable_mq.access.access_settings import (
     SecretText,
     access_settings,
 )
+from reliable_mq.broker_core.config_texts import Network, parse_delay_levels, parse_networks
 from reliable_mq.broker_core.delivery.long_poll import PullLimits
 from reliable_mq.broker_core.names import TRACE_TOPIC
 from reliable_mq.broker_core.pressure import PressureLimits
@@ -49,11 +48,9 @@ from reliable_mq.limits import (
     WAITING_PULLS_SIZE_MAX,
     WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
 )
-from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.record import address_of
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 ASYNC_MASTER = "ASYNC_MASTER"
@@ -62,10 +59,6 @@ SYNC_MASTER = "SYNC_MASTER"
 SLAVE = "SLAVE"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
-_DELAY = re.compile(r"[0-9]{1,9}[smhd]")
-_SHOWN_MAX = 80  # characters of a name or a value in an error or a warning
-_UNSUPPORTED_SHOWN_MAX = 50  # unsupported properties that have a warning each
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 # Every number has bounds, at least those of Java's int: a time beyond the range of clocks and
@@ -105,6 +98,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     slave_flush: str = msgspec.field(default=DISK, name="slaveFlush")
     slave_timeout_ms: _Positive = msgspec.field(default=3_000, name="slaveTimeout")
     ha_gap_max: _Positive = msgspec.field(default=256 * 1024 * 1024, name="haMaxGapNotInSync")
+    stands_in: bool = msgspec.field(default=False, name="enableSlaveActingMaster")
+    delivers_elsewhere: bool = msgspec.field(default=False, name="enableRemoteEscape")
+    skips_pre_online: bool = msgspec.field(default=False, name="skipPreOnline")
+    heartbeat_ms: _Positive = msgspec.field(default=1_000, name="brokerHeartbeatInterval")
+    silent_ms: _Positive = msgspec.field(default=10_000, name="brokerNotActiveTimeoutMillis")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
     listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
@@ -358,37 +356,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return parse_delay_levels(self.delay_levels)
 
 
-def parse_networks(text: str) -> tuple[Network, ...]:
-    """Return the networks of a list with commas: `10.0.0.7,10.1.0.0/16`.
-
-    Raises:
-        ValueError: when one of them is no address or network.
-    """
-    return tuple(ipaddress.ip_network(each.strip()) for each in text.split(",") if each.strip())
-
-
 def has_access_control(config: BrokerConfig) -> bool:
     """Whether a client must prove who it is, and may do only what was granted to it."""
     return config.authenticates and config.authorizes
-
-
-def parse_delay_levels(text: str) -> dict[int, int]:
-    """Return the delay of each level in milliseconds.
-
-    Raises:
-        ConfigurationError: when a level is not a number followed by s, m, h or d.
-    """
-    delays: dict[int, int] = {}
-    for level, word in enumerate(text.split(), start=1):
-        if not _DELAY.fullmatch(word):
-            raise ConfigurationError(
-                f"messageDelayLevel: {cut(word, _SHOWN_MAX)!r} is not a delay; write a number of "
-                "at most nine digits, then s, m, h or d"
-            )
-        delays[level] = int(word[:-1]) * _UNITS_MS[word[-1]]
-    if not delays:
-        raise ConfigurationError("messageDelayLevel: at least one delay is needed")
-    return delays
 
 
 def _within(percent: int, least: int, most: int) -> int:

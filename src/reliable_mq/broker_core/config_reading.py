@@ -19,8 +19,8 @@ from reliable_mq.broker_core.config import (
     SYNC_FLUSH,
     SYNC_MASTER,
     BrokerConfig,
-    parse_delay_levels,
 )
+from reliable_mq.broker_core.config_texts import parse_delay_levels
 from reliable_mq.broker_core.quotas import parse_quotas
 from reliable_mq.broker_core.store.retention import parse_hours
 from reliable_mq.errors import ConfigurationError
@@ -139,6 +139,8 @@ _READ_AT_START = frozenset(
         *("brokerRole", "haListenPort", "haMasterAddress", "inSyncReplicas"),
         *("haAllowedAddresses", "haAllowedNames", "haTlsEnable"),
         *("slaveTimeout", "slaveFlush", "haMaxGapNotInSync"),
+        *("enableSlaveActingMaster", "enableRemoteEscape", "skipPreOnline"),
+        *("brokerHeartbeatInterval", "brokerNotActiveTimeoutMillis"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
         *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),

@@ -17,7 +17,11 @@ from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.creators import PATH as CREATORS_PATH
 from reliable_mq.broker_core.delivery import schedule, topic_counts
+from reliable_mq.broker_core.delivery.elsewhere import DeliveriesElsewhere
+from reliable_mq.broker_core.delivery.followed_timers import VERSIONS_AHEAD
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
+from reliable_mq.broker_core.delivery.order_lock import OrderLocks
+from reliable_mq.broker_core.delivery.timed_elsewhere import TimedElsewhere
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
@@ -27,7 +31,7 @@ from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests import audited
-from reliable_mq.broker_core.requests.at_slave import Find, at_slave
+from reliable_mq.broker_core.requests.at_slave import Find, at_slave, before_online
 from reliable_mq.broker_core.requests.audited import AUDITED
 from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.guarded import guarded
@@ -97,6 +101,7 @@ class BrokerCore:
         guard = self.state.guard
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
+        self._online = self._isolated = self._handler_of
         # A signature covers fields that no typed header has.
         self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
@@ -199,6 +204,38 @@ class BrokerCore:
         """Refuse what a master does, and show no message: another broker is the master."""
         self.state.is_unverified = True
         self._handler_of = at_slave(self._handler_of)
+
+    def isolate(self) -> None:
+        """Serve nobody but slaves, until `go_online`."""
+        self._handler_of = before_online(self._handler_of)
+        self._isolated = self._handler_of
+
+    def go_online(self) -> None:
+        """Serve everybody, if this broker was not fenced meanwhile."""
+        if self._handler_of is self._isolated:
+            self._handler_of = self._online
+
+    def deliver_elsewhere(self, now_ms: int) -> None:
+        """Stand in for the master from now on; see `StandIn`."""
+        state, config = self.state, self.state.config
+        deliveries = None
+        if config.delivers_elsewhere:
+            state.schedule.begin_elsewhere()
+            timed = TimedElsewhere(
+                state.store,
+                state.timers.followed,
+                precision_ms=config.timer_precision_ms,
+                recalls_within_topic=config.authorizes,
+            )
+            deliveries = DeliveriesElsewhere(state.store, state.schedule, timed)
+        state.offsets.version.counter += VERSIONS_AHEAD
+        state.offsets.version.timestamp = now_ms
+        state.stand_in.begin(deliveries)
+
+    def give_way(self) -> None:
+        """Stand in no longer: the master is back, or may be. Its locks count from now on."""
+        self.state.stand_in.end()
+        self.state.locks = OrderLocks(self.state.config.lock_lifetime_ms)
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""

@@ -155,10 +155,10 @@ class MasterTables:
             else:
                 commits.forget(place, offset)
 
-    def _take_delays(self, body: bytes, _now_ms: int) -> None:
+    def _take_delays(self, body: bytes, now_ms: int) -> None:
         delays = self._state.schedule
         before = delays.saved()
-        delays.load(body.decode())
+        delays.take_over(body.decode(), now_ms)
         if delays.saved() != before:
             self._state.files.change(schedule.PATH, delays.dump)
 

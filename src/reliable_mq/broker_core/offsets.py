@@ -5,7 +5,7 @@ Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -198,6 +198,12 @@ class OffsetTable:
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have an offset in the topic."""
         return sorted(self._groups.get(topic, ()))
+
+    def rows(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield group, topic, queue and offset of each committed offset."""
+        for (topic, group), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                yield group, topic, queue_id, offset
 
     def remove_group(self, group: str) -> None:
         """Remove a group's offsets in all topics."""

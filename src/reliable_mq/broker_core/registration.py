@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.decodable import decodable
 from reliable_mq.limits import FRAME_SIZE_MAX
@@ -61,6 +62,11 @@ def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
     # Without it, a name server takes no topics of a slave, also if the master is away.
     acting = {"enableActingMaster": "false"} if config.is_slave else {}
+    if config.stands_in:  # it sends heartbeats, so its silence is noticed sooner
+        acting = {
+            "enableActingMaster": "true",
+            "heartbeatTimeoutMillis": str(config.silent_ms),
+        }
     epoch = {} if state.epoch is None else {"brokerEpoch": str(state.epoch)}
     return {
         **acting,
@@ -73,6 +79,17 @@ def _header(state: BrokerState) -> dict[str, str]:
         "compressed": "false",
         "bodyCrc32": "0",
     }
+
+
+def heartbeat(config: BrokerConfig) -> Command:
+    """Return the request that says that the broker is there (`brokerHeartbeatInterval`)."""
+    fields = {
+        "clusterName": config.broker_cluster_name,
+        "brokerAddr": config.address,
+        "brokerName": config.broker_name,
+        "brokerId": str(config.broker_id),
+    }
+    return request(RequestCode.BROKER_HEARTBEAT, fields, oneway=True)
 
 
 def topic_registration(state: BrokerState, name: str) -> Command | None:

@@ -37,6 +37,7 @@ from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.replicated_answers import answers_of
 from reliable_mq.broker_core.request_modes import RequestModes
+from reliable_mq.broker_core.stand_in import StandIn
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import LogBatch
@@ -123,8 +124,9 @@ class BrokerState:
     """
 
     epoch: int | None = None  # of the last promotion; None: it has no slaves
-    is_index_stuck = False  # whether the index cannot be written
     is_unverified = False  # whether a slave's log may differ from its master's
+    is_index_stuck = False  # whether the index cannot be written
+    wants_unused_dropped = False  # whether to remove the queues of deleted topics
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
@@ -172,12 +174,12 @@ class BrokerState:
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
         self.master_tables = TablesState()  # of a slave
+        self.stand_in = StandIn()  # of a slave
         self.processors = 1  # of the machine
         self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything
         self.is_log_exposed = False  # whether strangers can have the log as a slave has it
         self.has_name_server = False  # whether one runs in this process
-        self.wants_unused_dropped = False  # whether to remove the queues of deleted topics
         self.waiting_queries: deque[Request] = deque()  # queries that wait for the index
         self.works = LongWorks()
         self.answers = answers_of(config)

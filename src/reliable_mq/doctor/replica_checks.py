@@ -13,6 +13,7 @@ from reliable_mq.doctor.finding import CheckFindings
 _SYNC_MASTER, _SLAVE = "SYNC_MASTER", "SLAVE"
 _STALE_TABLES_SECONDS = 60
 _OWN_NAME_SERVER = "ownNameServer"  # only brokers of ours say it
+_STANDS_IN = "enableSlaveActingMaster"
 _SEGMENT_SIZE = "mappedFileSizeCommitLog"
 
 
@@ -37,9 +38,11 @@ def replicas(context: CheckContext, report: CheckFindings) -> None:
         if own:
             said.append(_pair(master, own))
     for name, left in slaves.items():
+        acting = [each for each in left if each.runtime.get("standsIn") == "true"]
+        what = f"; {_addresses(acting)} stands in for it" if acting else ""
         report.error(
             f"broker {name} has no master: clients can read from {_addresses(left)}, and nobody "
-            "can send to it",
+            f"can send to it{what}",
             "start the master; or make a slave the master (docs/how-to/replication.md)",
         )
     if not report.findings:
@@ -144,6 +147,12 @@ def _slave(slave: BrokerFacts, master: BrokerFacts, report: CheckFindings) -> No
             f"{who} has {_SEGMENT_SIZE}={sizes[0]}, and its master {sizes[1]}: it cannot copy the "
             "log",
             f"give it an empty store, and {_SEGMENT_SIZE}={sizes[1]}",
+        )
+    if slave.config.get(_STANDS_IN) == "true" and master.config.get(_STANDS_IN) != "true":
+        report.warn(
+            f"{who} may stand in for its master ({_STANDS_IN}=true), and the master does not ask "
+            "it what it has delivered: those messages come twice",
+            f"{_STANDS_IN}=true at the master, too",
         )
     _followed(who, slave, master, report)
     _tables(who, slave, report)

@@ -95,9 +95,26 @@ class SlaveLag:
 
 
 def figures_of_slave(
-    master: MasterState, lag: SlaveLag, stored: int, tables_age: float, now_ms: int
+    master: MasterState,
+    lag: SlaveLag,
+    stored: int,
+    tables_age: float,
+    now_ms: int,
+    *,
+    stands_in: bool = False,
+    delivered: int = 0,
 ) -> Iterator[Sample]:
-    """Yield the figures of a slave. `stored`: the end of what it has stored."""
+    """Yield the figures of a slave.
+
+    Args:
+        master: what it knows of its master.
+        lag: how far it is behind.
+        stored: the end of what it has stored.
+        tables_age: of its tables, in seconds.
+        now_ms: the time.
+        stands_in: whether it stands in for its master.
+        delivered: messages that it has delivered to other masters.
+    """
     reported_ms = master.reported_ms or now_ms
     yield _sample("master_connected", bool(master.address))
     yield _sample("behind_master_bytes", lag.lacks(master, stored))
@@ -105,6 +122,8 @@ def figures_of_slave(
     yield _sample("master_report_age_seconds", max(0, now_ms - reported_ms) / 1000)
     yield _sample("master_tables_age_seconds", tables_age)
     yield _sample("master_received_bytes_total", master.rate.total)
+    yield _sample("stands_in", stands_in)
+    yield _sample("delivered_elsewhere_messages_total", delivered)
 
 
 def _sample(name: str, value: float, labels: tuple[str, ...] = ()) -> Sample:

@@ -107,6 +107,7 @@ class BrokerRole:
             forget_acknowledged(self._disk)
         if self.note.is_slave:
             state.is_unverified = end > 0 and not self.note.is_verified
+            state.stand_in.knows_progress = self.note.is_verified
         elif isinstance(answers, ReplicatedAnswers):
             self._acknowledged = AcknowledgedFile(self._disk, end)
             answers.on_acknowledged = self._acknowledged.note

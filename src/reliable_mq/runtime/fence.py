@@ -12,23 +12,20 @@ from collections.abc import Callable
 import msgspec
 
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.decodable import decodable
-from reliable_mq.errors import FormerMaster, FrameError, Unavailable
+from reliable_mq.errors import FormerMaster
 from reliable_mq.line_limit import limited_log
+from reliable_mq.replication.standing_in import MASTER
+from reliable_mq.runtime.broker_members import ASKING_FAULTS, TIMEOUT, all_members, asked
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.registrar import send_nothing, sign_as
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import request
-from reliable_mq.wire.peer_texts import read_json_as
+from reliable_mq.wire.codes import RequestCode
 
 log = limited_log(__name__)
 
 LOOK_SECONDS = 2.0
 """Between two looks of a master at the name servers."""
-_TIMEOUT = 2.0
-_FAULTS = (Unavailable, FrameError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class Fence:
@@ -49,9 +46,8 @@ class Fence:
         self._core = core
         self._role = role
         config = core.state.config
-        self._name_servers = config.name_servers.split(";")
         self._links = Links(
-            connect_timeout=_TIMEOUT,
+            connect_timeout=TIMEOUT,
             on_request=lambda _address, _command: None,
             greet=send_nothing,
             on_lost=lambda _address: None,
@@ -88,36 +84,19 @@ class Fence:
 
     async def _others(self) -> list[tuple[str, int, int]]:
         """Return address, epoch and end of the log of other masters that have this name."""
-        found = await asyncio.gather(*map(self._master_at, self._name_servers))
-        own = self._core.state.config.address
-        others = dict.fromkeys(each for each in found if each and each != own)
-        return [each for each in await asyncio.gather(*map(self._epoch_of, others)) if each]
-
-    async def _master_at(self, name_server: str) -> str:
-        """Return the master of this name, as a name server knows it; "": it knows none."""
         config = self._core.state.config
-        fields = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
-        try:
-            body = await self._ask(name_server, RequestCode.GET_BROKER_MEMBER_GROUP, fields)
-            addresses = read_json_as(body, _Answer).broker_member_group.broker_addrs
-        except _FAULTS:
-            return ""
-        return addresses.get(0, "")
+        found = [each.get(MASTER, "") for each in await all_members(self._links, config) if each]
+        others = dict.fromkeys(each for each in found if each not in ("", config.address))
+        return [each for each in await asyncio.gather(*map(self._epoch_of, others)) if each]
 
     async def _epoch_of(self, address: str) -> tuple[str, int, int] | None:
         """Return the epoch of a master and where its log ends; None: it does not answer."""
         try:
-            body = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-            table = msgspec.json.decode(body, type=dict[str, dict[str, str]])["table"]
+            answer = await asked(self._links, address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
             return address, int(table.get("brokerEpoch", 0)), int(table["commitLogMaxOffset"])
-        except _FAULTS:
+        except ASKING_FAULTS:
             return None
-
-    async def _ask(self, address: str, code: RequestCode, fields: dict[str, str]) -> bytes:
-        answer = await self._links.call(address, request(code, fields), _TIMEOUT)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ValueError(answer.remark or str(answer.code))
-        return answer.body
 
     async def close(self) -> None:
         """Close the connections."""
@@ -148,13 +127,3 @@ def end_fenced(core: BrokerCore, role: BrokerRole, error: FormerMaster) -> None:
     core.fence()
     broker_events.MASTER_FENCED.log(log, error=error)
     role.end(RoleEnd(error))
-
-
-@decodable
-class _Members(msgspec.Struct, frozen=True, rename="camel"):
-    broker_addrs: dict[int, str] = {}
-
-
-@decodable
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    broker_member_group: _Members

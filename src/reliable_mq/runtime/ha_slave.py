@@ -7,6 +7,7 @@ Source: Apache RocketMQ `DefaultHAClient`.
 """
 
 import asyncio
+import contextlib
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +29,11 @@ from reliable_mq.telemetry import broker_events
 log = limited_log(__name__)
 
 RETRY_SECONDS = 5.0
-"""Seconds until a connection that failed is tried again, and the most that one may take."""
+"""The most seconds until a connection that failed is tried again, and that one may take."""
+FIRST_RETRY_SECONDS = 0.1
+"""Seconds until the first try after a connection has ended. Each further pause is twice as long."""
+SOON_SECONDS = 1.0
+"""A connection that ended sooner does not make the pauses short again."""
 SILENT_SECONDS = 20.0
 """A master that sends nothing for so long is gone: `haHousekeepingInterval`."""
 ALONE_SECONDS = 5.0
@@ -145,6 +150,18 @@ class HaSlave:
         self._heard = 0.0
         self._told = ""  # the last trouble that has a line in the log
         self.master = MasterState()
+        self._pause = FIRST_RETRY_SECONDS
+        self._woken = asyncio.Event()
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the master sends its log, which was compared."""
+        return self._link is not None
+
+    def wake(self) -> None:
+        """Connect now, if no connection is open."""
+        self._pause = FIRST_RETRY_SECONDS
+        self._woken.set()
 
     def stored(self) -> None:
         """Report that more of the log is stored."""
@@ -174,7 +191,18 @@ class HaSlave:
                 except (OSError, TimeoutError, EOFError, FrameError, StoreError) as error:
                     self._tell(address, error)
                 self.master.address = ""
-            await asyncio.sleep(RETRY_SECONDS if address else RETRY_SECONDS / 50)
+                if time.monotonic() - alone_since > SOON_SECONDS:
+                    self._pause = FIRST_RETRY_SECONDS
+            await self._rest(RETRY_SECONDS / 50 if not address else self._pause)
+            if address:
+                self._pause = min(2 * self._pause, RETRY_SECONDS)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until the next try, or until it is woken."""
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def _tell(self, address: str, error: Exception) -> None:
         reason = reason_of(error) or "no answer"

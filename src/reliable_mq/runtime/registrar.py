@@ -7,6 +7,7 @@ Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registe
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from functools import partial
 from reliable_mq.access.users import User
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.registration import (
+    heartbeat,
     registrations,
     take_order_topics,
     topic_registration,
@@ -74,6 +76,7 @@ class Registrar:
         self._send = send
         self._informed: set[str] = set()  # name servers that have all topics but the changed ones
         self._is_all_due = False
+        self._is_missing_due = False  # whether a name server that lacks topics is tried again
         self._waiting: Replies = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -122,9 +125,15 @@ class Registrar:
             self._task = watched(self._register(), self._on_broken)
         return self._task
 
+    @property
+    def _is_due(self) -> bool:
+        is_wanted = self._is_all_due or self._is_missing_due
+        return bool(self._waiting or is_wanted or self._state.unregistered)
+
     async def _register(self) -> None:
-        while self._waiting or self._is_all_due or self._state.unregistered:
+        while self._is_due:
             replies, self._waiting = self._waiting, []
+            self._is_missing_due = False
             if self._is_all_due:
                 self._is_all_due = False
                 self._informed.clear()
@@ -180,6 +189,18 @@ class Registrar:
             self.master, self.master_ha = master, answer.ext_fields.get("haServerAddr", "")
         take_order_topics(self._state, answer.body, now_ms())
         return True
+
+    async def beat_forever(self) -> None:
+        """Send heartbeats, and register at once where the broker is not known any more."""
+        config = self._state.config
+        while True:
+            await asyncio.sleep(config.heartbeat_ms / 1000)
+            if len(self._informed) < len(self._addresses):
+                self._is_missing_due = True
+                self._begin()
+            for address in tuple(self._informed):
+                with contextlib.suppress(Unavailable):  # the next registration tells it
+                    await self._links.post(address, heartbeat(config), config.heartbeat_ms / 1000)
 
     async def unregister(self) -> None:
         """Cancel a registration in progress, and unregister at every name server.

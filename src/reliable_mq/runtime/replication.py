@@ -5,7 +5,6 @@ masters and slaves, and takes over the tables of the master. What consumers have
 slave is told to its master.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
@@ -16,10 +15,9 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
 from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
-from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
+from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_figures import (
     MasterLog,
@@ -27,7 +25,7 @@ from reliable_mq.replication.ha_figures import (
     figures_of_master,
     figures_of_slave,
 )
-from reliable_mq.replication.ha_status import MasterState, status_of_master, status_of_slave
+from reliable_mq.replication.ha_status import status_of_master, status_of_slave
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.fence import Fence, end_second
 from reliable_mq.runtime.fresh_context import context_of_client
@@ -37,26 +35,21 @@ from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.machine_memory import memory_of_machine
+from reliable_mq.runtime.pre_online import PreOnline
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
-from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.slave_door import is_bare, slave_door
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
+from reliable_mq.runtime.standing_in import StandingIn
+from reliable_mq.runtime.table_follower import TableFollower
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
-from reliable_mq.telemetry.outages import FaultRate
-from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, request
 
 log = limited_log(__name__)
 
-TABLES_SECONDS = 5.0
-"""Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
-_CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
-_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class Replication:
@@ -92,12 +85,14 @@ class Replication:
         self._lag = SlaveLag()
         self._links: Links | None = None
         self._fence: Fence | None = None
+        self._standing: StandingIn | None = None
 
     async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
         A broker without slaves takes none. A master also listens two ports below its own: there
-        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`).
+        Apache's slave asks for topics and timers (`MixAll.brokerVIPChannel`). So does a slave that
+        may stand in: Apache's master asks it there for timers, and does not come back without them.
 
         Raises:
             AddressRefused: when the port is taken.
@@ -109,6 +104,7 @@ class Replication:
             self.master = HaMaster(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
+        if self.master is not None or (config.is_slave and config.stands_in):
             try:
                 await listener.bind_also(host, max(1, config.listen_port - _PORTS_BELOW))
             except AddressRefused as error:
@@ -130,6 +126,8 @@ class Replication:
         if not config.is_slave:
             self._fence = Fence(core, self._role, self._tls)
             await self._fence.check()
+        if self._comes_back:
+            core.isolate()
 
     async def serve(self, core: BrokerCore) -> None:
         """Let slaves follow."""
@@ -144,6 +142,19 @@ class Replication:
             self.master.on_report = partial(self._note_reports, core)
             self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
+
+    @property
+    def _comes_back(self) -> bool:
+        """Whether this is a master whose slaves may have stood in for it."""
+        config = self._config
+        return self.master is not None and config.stands_in and not config.skips_pre_online
+
+    async def come_online(self, core: BrokerCore) -> None:
+        """Take over what the slaves have done meanwhile; then everybody is served."""
+        if self.master is not None and self._comes_back:
+            links = self._links = self._open_links()
+            await PreOnline(core, self.master, links).run()
+            core.go_online()
 
     def _is_exposed(self, master: HaMaster) -> bool:
         """Whether strangers can have the log; the broker's log tells it loudly."""
@@ -169,17 +180,10 @@ class Replication:
     ) -> list[Coroutine[Any, Any, None]]:
         """Return what a slave does all the time; nothing for a master."""
         if not self._config.is_slave:
-            return [] if self._fence is None else [self._fence.watch_forever()]
-        links = self._links = Links(
-            connect_timeout=_TIMEOUT,
-            on_request=lambda _address, _command: None,
-            greet=send_nothing,
-            on_lost=lambda _address: None,
-            sign=sign_as(self._config.access.inner_client),
-            tells_outages=False,
-            tls=self._tls,
-        )
-        tables = _TableFollower(core, links, registrar, self._role)
+            watching = [] if self._fence is None else [self._fence.watch_forever()]
+            return [*watching, registrar.beat_forever()] if self._config.stands_in else watching
+        links = self._links = self._open_links()
+        tables = TableFollower(core, links, registrar, self._role)
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = HaSlave(
             self._copy,
@@ -190,7 +194,25 @@ class Replication:
         )
         self.report = slave.stored
         tables.master = slave.master
-        return [slave.follow_forever(), tables.follow_forever()]
+        works = [slave.follow_forever(), tables.follow_forever()]
+        if self._config.stands_in:
+            standing = self._standing = StandingIn(
+                core, links, registrar, writer, lambda: slave.is_following, slave.wake
+            )
+            works += [standing.watch_forever(), standing.deliver_forever()]
+            works.append(registrar.beat_forever())
+        return works
+
+    def _open_links(self) -> Links:
+        return Links(
+            connect_timeout=_TIMEOUT,
+            on_request=lambda _address, _command: None,
+            greet=send_nothing,
+            on_lost=lambda _address: None,
+            sign=sign_as(self._config.access.inner_client),
+            tells_outages=False,
+            tls=self._tls,
+        )
 
     def status(self, log_end: int) -> dict[str, Any]:
         """Return what `mqadmin haStatus` prints."""
@@ -221,7 +243,15 @@ class Replication:
         if self._slave is not None and self._copy is not None:
             stored = self._copy.kept
             age = state.master_tables.age_seconds(now_ms, state.started_ms)
-            yield from figures_of_slave(self._slave.master, self._lag, stored, age, now_ms)
+            yield from figures_of_slave(
+                self._slave.master,
+                self._lag,
+                stored,
+                age,
+                now_ms,
+                stands_in=state.stand_in.is_acting,
+                delivered=state.stand_in.delivered,
+            )
         if self.master is not None:
             times = partial(stored_after_ms, log_)
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
@@ -236,83 +266,9 @@ class Replication:
         """Close the connections."""
         if self.master is not None:
             await self.master.close()
+        if self._standing is not None:
+            await self._standing.close()
         if self._links is not None:
             await self._links.close()
         if self._fence is not None:
             await self._fence.close()
-
-
-class _TableFollower:
-    """Asks a slave's master for its tables."""
-
-    def __init__(
-        self, core: BrokerCore, links: Links, registrar: Registrar, role: BrokerRole
-    ) -> None:
-        self._role = role
-        self._known = core.state.master_tables
-        self._tables = MasterTables(core.state)
-        self._links = links
-        self._registrar = registrar
-        self.master = MasterState()  # learns where the master's log ends
-        self._address = ""  # of the master of the last round
-        self._faults = FaultRate()
-
-    async def log_range(self) -> tuple[int, int]:
-        """Return where the master's log begins and ends.
-
-        Raises:
-            ConnectionError: when the master does not say it.
-        """
-        if not self._registrar.master:
-            raise ConnectionError("no name server knows a master of this slave's brokerName")
-        try:
-            asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await self._call(self._registrar.master, asked)
-            if answer.code != ResponseCode.SUCCESS:
-                raise ValueError(f"request {int(asked.code)} is refused: {answer.remark}")
-            self._role.learn_epoch(epoch_of(answer.body))
-            return log_bounds(answer.body)
-        except _FAULTS as error:
-            raise ConnectionError(
-                f"the master does not say where its log begins and ends: {error}"
-            ) from error
-
-    async def follow_forever(self) -> None:
-        """Take the tables over, again and again, and learn where the master's log ends."""
-        known = self._known
-        while True:
-            address = self._registrar.master
-            if address != self._address:
-                self._tables.lost()
-                self._address = address
-            if address:
-                try:
-                    if await self._take(address):
-                        known.taken(now_ms())
-                    self.master.end = max(self.master.end, self._tables.log_end)
-                except _FAULTS as error:
-                    known.failure = str(error)
-                    self._tables.lost()
-                    if self._faults.count_fault(address, time.monotonic()) is not None:
-                        broker_events.MASTER_TABLES_MISSED.log(log, master=address, error=error)
-            await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
-
-    async def _take(self, address: str) -> bool:
-        """Take the tables over, and then tell what consumers have committed here.
-
-        Return whether they are taken over: not yet, while the log is not as far as they are.
-        """
-        tables = self._tables
-        for asked in tables.begin():
-            tables.answered(asked.code, await self._call(address, asked), now_ms())
-        until = time.monotonic() + TABLES_SECONDS
-        while not tables.settle(now_ms()):
-            if time.monotonic() > until:  # a copy of much may take hours
-                return False
-            await asyncio.sleep(_CUT_SECONDS)
-        for place, offset, command in tables.commits():
-            tables.committed(place, offset, await self._call(address, command), now_ms())
-        return True
-
-    async def _call(self, address: str, asked: Command) -> Command:
-        return await self._links.call(address, asked, _TIMEOUT)

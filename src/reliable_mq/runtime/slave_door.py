@@ -13,7 +13,8 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reliable_mq.broker_core.config import BrokerConfig, Network
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_texts import Network
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.plain_text import cut

@@ -246,6 +246,36 @@ MASTER_TABLES_MISSED = warning(
     "master_tables_missed",
     "the tables of master %(master)s are not taken over: %(error)s; the slave has older ones",
 )
+STANDS_IN = warning(
+    "stands_in",
+    "no master is there with %(who)s: this slave stands in for it and %(what)s; its log ends at "
+    "%(log_end)d",
+)
+STANDS_IN_NO_LONGER = info(
+    "stands_in_no_longer",
+    "this slave stands in no longer: %(reason)s; it has delivered %(messages)d messages to other "
+    "masters",
+)
+NOT_DELIVERED_ELSEWHERE = warning(
+    "not_delivered_elsewhere",
+    "a message of topic %(topic)s is due, and waits for its master: %(reason)s",
+)
+SLAVE_PROGRESS_UNKNOWN = info(
+    "slave_progress_unknown", "slave %(slave)s does not say what it has delivered: %(error)s"
+)
+PROGRESS_TAKEN_BACK = info(
+    "progress_taken_back", "what slave %(slave)s has delivered and consumed is taken over"
+)
+PRE_ONLINE_GIVEN_UP = warning(
+    "pre_online_given_up",
+    "after %(seconds)g s this master serves without the progress of %(slaves)s: %(reason)s. What "
+    "they have delivered comes again",
+)
+SLAVE_AHEAD = warning(
+    "slave_ahead",
+    "the log of slave %(slave)s ends at %(end)d, and this one at %(own_end)d: its progress is not "
+    "taken over. What it has delivered comes again",
+)
 LOG_TRUNCATED = warning(
     "log_truncated",
     "%(messages)d messages from log offset %(log_offset)d to %(log_end)d were removed from the "
@@ -257,7 +287,8 @@ MASTER_FENCED = error(
 )
 TABLES_PORT_TAKEN = warning(
     "tables_port_taken",
-    "%(reason)s. Slaves of ours do not need this port; Apache's get no topics without it",
+    "%(reason)s. Brokers of ours do not need this port; Apache's get no topics without it, and "
+    "Apache's master does not come back while a slave of ours stands in for it",
 )
 SERVER_STOPPED = info("server_stopped", "the %(server)s at %(address)s has stopped")
 REGISTRATION_BACK = info("registration_back", "registered at %(name_server)s again")

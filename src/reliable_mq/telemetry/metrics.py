@@ -396,6 +396,13 @@ _BROKER = (
         "counter",
         "bytes",
     ),
+    _of_broker("stands_in", "At a slave: whether it stands in for its master"),
+    _of_broker(
+        "delivered_elsewhere_messages_total",
+        "At a slave: messages that it has delivered to other masters in its master's place",
+        "counter",
+        "messages",
+    ),
     _of_broker(
         "reading_age_seconds",
         "Age of these figures: above a few seconds, the broker's event loop does not run",

@@ -5,8 +5,8 @@ A slave has no timer log and no wheel: when it is promoted, it takes the message
 their queue. What it notes here says which of them are delivered, and from where in the log to
 search the deliveries of the others.
 
-Invariant L10: timed messages before the queue offset `done_before` that were due before `done_ms`
-are delivered. Deliveries of all others are in the log from `delivered_end` on.
+Invariant L10: timed messages before the queue offset `done_before` that were due at `done_ms` or
+earlier are delivered. Deliveries of all others are in the log from `delivered_end` on.
 
 Why it holds. The master delivers a message only after it was taken up. Messages before
 `done_before` were taken up when the master was asked the time before, so their slot was known
@@ -19,6 +19,8 @@ older than `done_ms`.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.store.timer_store import TimerStore
@@ -28,6 +30,11 @@ from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
+VERSIONS_AHEAD = 1_000
+"""Apache's master takes the progress of its slave over only if its version is not older.
+
+The slave does not know the last versions of the master, so it leaves room for them.
+"""
 _SAVED_MS = 60_000
 _SAVED_SIZE = 64 * 1024 * 1024  # bytes of the log that a promoted slave would search
 
@@ -54,6 +61,7 @@ class FollowedTimers:
         self._earlier: _Look | None = None
         self._saved = TimerCheckpoint()
         self.known = TimerCheckpoint()
+        self._is_ahead = False  # whether the version is newer than the master's
 
     def take(self, told: TimerCheckpoint, log_end: int, last_ms: int) -> None:
         """Take what the master says. Everything that it claims must be in this slave's log.
@@ -63,15 +71,56 @@ class FollowedTimers:
             log_end: where this slave's log ended before the master was asked.
             last_ms: the store time of the last record before that.
         """
+        self._is_ahead = False
         earlier, self._earlier = self._earlier, _Look(log_end, last_ms, told.master_queue_offset)
         done_ms = told.read_ms // self._precision_ms * self._precision_ms
-        if earlier is None or earlier.last_ms >= done_ms or done_ms <= self.known.done_ms:
+        if earlier is None or earlier.last_ms >= done_ms:
             return
+        known = self.progress()
+        if done_ms <= known.done_ms or earlier.queue_offset < known.done_before:
+            return  # a master that has just started takes its messages up again
         self.known = TimerCheckpoint(
             read_ms=done_ms,
             delivered_end=earlier.log_end,
             done_before=earlier.queue_offset,
             done_ms=done_ms,
+            counter=told.counter,
+        )
+
+    def progress(self) -> TimerCheckpoint:
+        """Return what is known, or what was noted before the start."""
+        if self.known.done_ms:
+            return self.known
+        noted = self._files.progress()
+        if not noted.queue_offset:
+            return noted
+        # Files of a time as a master: see `TimerStore`.
+        taken_up = min(noted.queue_offset, noted.master_queue_offset)
+        return msgspec.structs.replace(noted, done_before=taken_up, done_ms=noted.read_ms)
+
+    def told(self) -> TimerCheckpoint:
+        """Return the progress in the form that a master has it."""
+        known = self.progress()
+        return msgspec.structs.replace(
+            known,
+            queue_offset=known.done_before,
+            master_queue_offset=known.done_before,
+        )
+
+    def delivered_elsewhere(self, done_before: int, done_ms: int) -> None:
+        """Note what this slave has delivered to other masters; see L10."""
+        known = self.progress()
+        if done_ms <= known.done_ms or done_before < known.done_before:
+            return
+        ahead = 0 if known is self.known and self._is_ahead else VERSIONS_AHEAD
+        self._is_ahead = True
+        self.known = TimerCheckpoint(
+            read_ms=done_ms // self._precision_ms * self._precision_ms,
+            delivered_end=known.delivered_end,
+            done_before=done_before,
+            done_ms=done_ms,
+            changed_ms=done_ms,
+            counter=known.counter + ahead + 1,
         )
 
     def begin_checkpoint(self) -> Callable[[], None] | None:

@@ -8,11 +8,12 @@ Source: Apache RocketMQ `ScheduleMessageService`; file `config/delayOffset.json`
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.followed_timers import VERSIONS_AHEAD
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC, can_wait
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -48,6 +49,7 @@ class DelaySchedule:
         self._due_ms: dict[int, int] = {}  # due time of a level's first message, if it is known
         # After the clock was set back, by level: the new due time of all messages before an offset.
         self._set_back: dict[int, tuple[int, int]] = {}
+        self._elsewhere: dict[int, int] = {}  # of `_saved`, what other masters got since the start
         self.version = DataVersion()
         self.is_dirty = False
 
@@ -128,6 +130,66 @@ class DelaySchedule:
                 size += unit.size
         return count
 
+    def due(
+        self, store: MessageStore, level: int, offset: int, now_ms: int, most: int
+    ) -> Iterator[tuple[int, StoredMessage | None]]:
+        """Yield the due messages of a level, from a queue offset on, without delivering them.
+
+        Args:
+            store: it has them.
+            level: delay level.
+            offset: of the first message to look at.
+            now_ms: the time.
+            most: so many messages at most.
+
+        Yields:
+            The queue offset behind a message, and the message for its consumers; None: it is
+            damaged, or must not be delivered.
+        """
+        queue = store.queue(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return
+        offset = min(max(offset, queue.first), queue.end)
+        for number, unit in enumerate(queue.units(offset, most), offset):
+            due_ms = unit.tags_code
+            if due_ms > now_ms + self.delays_ms[level]:
+                due_ms = self._due_again(level, number, queue.end, now_ms)
+            if self._is_early(level, due_ms, now_ms):
+                return
+            record = store.reader.message(queue, number)
+            try:
+                yield number + 1, _due_message(record) if record else None
+            except MessageRefused as error:
+                _drop(record, error)
+                yield number + 1, None
+
+    def next_of(self, level: int) -> int:
+        """Return the queue offset of the next message of a level to deliver."""
+        return self._next.get(level, 0)
+
+    def begin_elsewhere(self) -> None:
+        """Begin to deliver in the master's place; see `VERSIONS_AHEAD`."""
+        self.version.counter += VERSIONS_AHEAD
+
+    def delivered_elsewhere(self, level: int, offset: int, now_ms: int) -> None:
+        """Note that other masters have all messages of a level before a queue offset."""
+        self._elsewhere[level] = max(offset, self._elsewhere.get(level, 0))
+        if offset > self._saved.get(level, 0):
+            self._next[level] = max(self._next.get(level, 0), offset)
+            self._saved[level] = offset
+            self.version.advance(now_ms)
+            self.is_dirty = True
+
+    def take_over(self, text: str, now_ms: int) -> None:
+        """Take over the progress of a master; what other masters got stays delivered.
+
+        Raises:
+            ValueError: see `load`.
+        """
+        self.load(text)
+        for level, offset in self._elsewhere.items():
+            self.delivered_elsewhere(level, offset, now_ms)
+
     def _position(self, queue: ConsumeQueue, level: int) -> int:
         """Return the next offset of a level; retention may have removed the head of its queue."""
         offset = min(max(self._next.get(level, 0), queue.first), queue.end)
@@ -140,12 +202,7 @@ class DelaySchedule:
         try:
             return store.append(_due_message(record), now_ms)
         except MessageRefused as error:
-            broker_events.DELAYED_MESSAGE_DROPPED.log(
-                log,
-                **facts_in(record.property_map()),
-                log_offset=record.commit_log_offset,
-                error=error,
-            )
+            _drop(record, error)
             return None
 
     def stored(self, end: int) -> None:
@@ -180,6 +237,17 @@ class DelaySchedule:
 class _File(msgspec.Struct, rename="camel"):
     offset_table: dict[int, int] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+
+
+def _drop(record: Record | None, error: MessageRefused) -> None:
+    """Say that a message is skipped, because it is not allowed where it wants to go."""
+    if record is not None:
+        broker_events.DELAYED_MESSAGE_DROPPED.log(
+            log,
+            **facts_in(record.property_map()),
+            log_offset=record.commit_log_offset,
+            error=error,
+        )
 
 
 def _due_message(record: Record) -> StoredMessage:

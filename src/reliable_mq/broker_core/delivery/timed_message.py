@@ -7,7 +7,7 @@ Source: Apache RocketMQ `TimerMessageStore`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait
@@ -31,6 +31,7 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import Record, decode_record
 
+_RECORDS_AT_ONCE = 2_000
 _DIGITS_MAX = 18  # so that the number fits into a Java long
 _DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
 
@@ -161,9 +162,20 @@ def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Time
         log_offset: where a record begins.
     """
     found: Counter[TimedIdentity] = Counter()
-    last_ms = 0
+    times = list(search_deliveries(store, log_offset, found))
+    return found, times[-1]
+
+
+def search_deliveries(
+    store: MessageStore, log_offset: int, found: Counter[TimedIdentity]
+) -> Iterator[int]:
+    """Do the same in slices: add deliveries to `found`, and yield the time of the last one."""
+    last_ms = count = 0
     start = max(log_offset, store.log.start)
     for place in sound_records(store.log, start):
+        count += 1
+        if count % _RECORDS_AT_ONCE == 0:
+            yield last_ms
         data = bytes(place.buffer[place.at : place.at + place.size])
         if _DELIVERED not in data:
             continue
@@ -179,4 +191,4 @@ def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Time
             found[
                 TimedIdentity(record.topic, record.queue_id, key, out_ms, rolls, is_roll=False)
             ] += 1
-    return found, last_ms
+    yield last_ms

@@ -170,7 +170,7 @@ class Timers:
                 broker_events.TIMED_MESSAGE_UNREADABLE.log(
                     log, queue_offset=files.queue_offset, topic=TIMER_TOPIC
                 )
-            elif files.is_done(files.queue_offset, self._slot_of(timed.due_ms)):
+            elif files.is_done(files.queue_offset, timed.due_ms):
                 pass
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
@@ -196,14 +196,13 @@ class Timers:
             return False
         if timed.deleted_key:
             magic |= DELETE
-        record = timed.record
         entry = TimerEntry(
             previous=-1,
             magic=magic,
             taken_ms=taken_ms,
             slot_ms=slot_ms,
-            commit_log_offset=record.commit_log_offset,
-            size=record.size,
+            commit_log_offset=timed.record.commit_log_offset,
+            size=timed.record.size,
             topic_hash=java_string_hash(timed.topic),
             due_ms=due_ms,
         )
@@ -223,11 +222,10 @@ class Timers:
         return f"{topic}\0{key}" if self._recalls_within_topic else key
 
     def _wait(self, position: int, due_ms: int) -> None:
-        bucket = self._buckets.get(due_ms)
-        if bucket is None:
-            bucket = self._buckets[due_ms] = array("q")
+        if due_ms not in self._buckets:
+            self._buckets[due_ms] = array("q")
             heapq.heappush(self._due, due_ms)
-        bucket.append(position)
+        self._buckets[due_ms].append(position)
 
     def _load(self, now_ms: int) -> None:
         """Load the slots up to the next one, within the limits of one turn."""
@@ -251,9 +249,8 @@ class Timers:
     def _wait_for(self, position: int, entry: TimerEntry | None) -> None:
         """Put a loaded entry into its bucket."""
         if entry is None:
-            if self._files.is_expired(position):
-                return
-            broker_events.TIMER_ENTRY_MISSING.log(log, position=position)
+            if not self._files.is_expired(position):
+                broker_events.TIMER_ENTRY_MISSING.log(log, position=position)
             return
         if not entry.due_ms or entry.magic & DELETE:
             timed = self._read(entry)
@@ -309,8 +306,7 @@ class Timers:
         if entry is None or timed is None:
             return 0
         self._used_ms = max(self._used_ms, entry.slot_ms)
-        is_roll = bool(entry.magic & ROLL)
-        is_deletion = bool(entry.magic & DELETE)
+        is_roll, is_deletion = bool(entry.magic & ROLL), bool(entry.magic & DELETE)
         if not is_roll:
             deleted = self._deleted.get(timed.out_ms, {})
             own = [self._recalled(timed.topic, key) for key in timed.own_keys]
@@ -318,20 +314,18 @@ class Timers:
             deleted.update(dict.fromkeys(met, ""))
             if is_deletion or met:
                 return entry.size
-        if self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
+        if self._files.is_done(timed.record.queue_offset, timed.due_ms):
+            pass  # a slave has delivered it
+        elif self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
             self._known[timed.identity(is_roll=is_roll)] -= 1
         else:
             message = message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll)
             try:
                 self._store.append(message, now_ms)
             except MessageRefused as error:
+                facts = facts_in(decode_properties(message.properties))
                 where = entry.commit_log_offset
-                broker_events.TIMED_MESSAGE_DROPPED.log(
-                    log,
-                    **facts_in(decode_properties(message.properties)),
-                    log_offset=where,
-                    error=error,
-                )
+                broker_events.TIMED_MESSAGE_DROPPED.log(log, **facts, log_offset=where, error=error)
         self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
 
@@ -363,7 +357,7 @@ class Timers:
         queue = self._store.queue(TIMER_TOPIC, 0)
         if queue is None or queue.end == 0:
             return TimerCheckpoint(read_ms=self._slot_of(now_ms))
-        return self._files.progress()
+        return self._files.progress() if self._files.is_open else self.followed.told()
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
         """Return the job that saves the progress; None when there is no progress.
@@ -373,6 +367,11 @@ class Timers:
         if not self._files.needs_checkpoint(self._store, self._used_ms):
             return None
         return self._files.begin_checkpoint(self._store, now_ms)
+
+    def take_back(self, done_before: int, done_ms: int, now_ms: int) -> None:
+        """Note what a slave has delivered while this master was away, before the first delivery."""
+        if self._files.is_open and self._files.note_done(done_before, done_ms):
+            self._files.begin_checkpoint(self._store, now_ms)()
 
     def close(self) -> None:
         """Save all progress and close the files. All batches must be durable.

@@ -3,7 +3,7 @@
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
 `slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
 commit here are kept for the master. A slave whose log was not compared with its master's refuses
-all that shows messages.
+all that shows messages, or says what was done with them.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
@@ -27,8 +27,20 @@ _APPENDS = frozenset(
         *(RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.RECALL_MESSAGE),
     }
 )
+_BEFORE_ONLINE = frozenset(
+    {
+        *(RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG),
+        *(RequestCode.GET_BROKER_HA_STATUS, RequestCode.EXCHANGE_BROKER_HA_INFO),
+    }
+)
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _LOOKS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
+_PROGRESS = frozenset(
+    {
+        *(RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET),
+        RequestCode.GET_TIMER_CHECK_POINT,
+    }
+)
 
 Find = Callable[[int], Handler | None]
 
@@ -37,6 +49,8 @@ def at_slave(find: Find) -> Find:
     """Return `find`, but with refusals for what only a master does."""
 
     def handler_of(code: int) -> Handler | None:
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return _refuse_send_back
         if code in _APPENDS:
             return _refuse_append
         if code == RequestCode.END_TRANSACTION:
@@ -44,11 +58,38 @@ def at_slave(find: Find) -> Find:
         handler = find(code)
         if code == RequestCode.UPDATE_CONSUMER_OFFSET and handler is not None:
             return _for_master(handler)
-        if handler is None or code not in _PULLS | _LOOKS:
+        if handler is None or code not in _PULLS | _LOOKS | _PROGRESS:
             return handler
         return _if_verified(_if_readable(handler) if code in _PULLS else handler)
 
     return handler_of
+
+
+def before_online(find: Find) -> Find:
+    """Return `find`, but only for what slaves ask a master that takes their progress over."""
+
+    def handler_of(code: int) -> Handler | None:
+        return find(code) if code in _BEFORE_ONLINE else _refuse_early
+
+    return handler_of
+
+
+def _refuse_early(_state: BrokerState, _request: Request) -> Command:
+    raise RequestRefused(
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, start flow control for a while: this master has just started "
+        "and takes over what its slaves have done",
+    )
+
+
+def _refuse_send_back(state: BrokerState, request: Request) -> Command:
+    """Have the consumer send the message itself, to another master; see `EscapeBridge`."""
+    if state.stand_in.is_acting:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"no master available along with {state.config.broker_ip}: this broker is a slave",
+        )
+    return _refuse_append(state, request)
 
 
 def _refuse_append(_state: BrokerState, _request: Request) -> Command:

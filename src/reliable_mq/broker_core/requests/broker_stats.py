@@ -65,6 +65,7 @@ def _tables_of_master(state: BrokerState, now_ms: int) -> dict[str, str]:
     return {
         "masterTablesAgeSeconds": f"{tables.age_seconds(now_ms, state.started_ms):.0f}",
         "masterTablesFailure": tables.failure,
+        **_standing_in(state),
     }
 
 
@@ -182,3 +183,12 @@ def _readable(size: int) -> str:
         return f"{size} B"
     power = int(logarithm(size) / logarithm(1024))
     return f"{size / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _standing_in(state: BrokerState) -> dict[str, str]:
+    """Return whether a slave stands in for its master, and how many messages it has delivered."""
+    stand_in = state.stand_in
+    return {
+        "standsIn": "true" if stand_in.is_acting else "false",
+        "deliveredElsewhere": str(stand_in.delivered),
+    }

@@ -3,13 +3,17 @@
 Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeWrapper`.
 """
 
+from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.names import system_topics
 from reliable_mq.broker_core.requests.long_reply import long_reply
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.host_and_port import host_and_port_of
 from reliable_mq.limits import FRAME_SIZE_MAX, OFFSETS_ASKED_MAX
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import GroupPageHeader, TopicPageHeader
@@ -19,6 +23,9 @@ from reliable_mq.wire.peer_texts import read_json_as
 _BODY_MAX = FRAME_SIZE_MAX - 4_096  # the rest is for the header of the reply
 
 
+OF_SLAVE = "progressOfSlave"
+"""A field of ours: what a slave has done itself. Of offsets, those that its master lacks."""
+DONE_BEFORE, DONE_MS = "timersDoneBefore", "timersDoneMs"
 PAGE_MAX = 2_000
 """The maximum number of entries of a page; Apache's splitMetadataSize."""
 
@@ -74,6 +81,9 @@ def _page(
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; the protocol has no pages here."""
     offsets = state.offsets
+    if state.config.is_slave and OF_SLAVE in request.command.ext_fields:
+        body = state.commits_at_slave.as_offsets().text().encode()
+        return reply(request.command, ext={OF_SLAVE: "true"}, body=body)
     if offsets.is_text_cheap(OFFSETS_ASKED_MAX):
         body = offsets.text().encode()
     elif offsets.has_all_rows:  # the rows of the last save: encoding all would block other clients
@@ -103,12 +113,25 @@ def _refuse_too_long(size: int, what: str, instead: str) -> None:
 
 def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_DELAY_OFFSET: the delivery progress of each delay level."""
-    return reply(request.command, body=fastjson.dumps(state.schedule.to_json()))
+    schedule = DelaySchedule({1: 0}) if _knows_nothing(state) else state.schedule
+    return reply(request.command, body=fastjson.dumps(schedule.to_json()))
+
+
+def _knows_nothing(state: BrokerState) -> bool:
+    """Whether a slave that may stand in must not say what was delivered; see `StandIn`."""
+    config = state.config
+    return config.is_slave and config.stands_in and not state.stand_in.knows_progress
 
 
 def get_timer_check_point(state: BrokerState, request: Request) -> Command:
     """GET_TIMER_CHECK_POINT: how far timed messages are delivered and taken up."""
-    return reply(request.command, body=state.timers.checkpoint(request.now_ms).to_wire())
+    timers, ext = state.timers, {}
+    if _knows_nothing(state):
+        return reply(request.command, body=TimerCheckpoint().to_wire())
+    if state.config.is_slave and OF_SLAVE in request.command.ext_fields:
+        known = timers.followed.progress()
+        ext = {DONE_BEFORE: str(known.done_before), DONE_MS: str(known.done_ms)}
+    return reply(request.command, ext=ext, body=timers.checkpoint(request.now_ms).to_wire())
 
 
 def get_timer_metrics(state: BrokerState, request: Request) -> Command:
@@ -116,13 +139,22 @@ def get_timer_metrics(state: BrokerState, request: Request) -> Command:
     return reply(request.command, body=state.timers.counts.text().encode())
 
 
-def exchange_broker_ha_info(state: BrokerState, request: Request) -> Command:
+def exchange_broker_ha_info(state: BrokerState, request: Request) -> Command | None:
     """EXCHANGE_BROKER_HA_INFO: where slaves find this master.
 
-    A request that names a master changes nothing: slaves ask the name servers. Apache's slave would
-    follow whoever it is told.
+    A request that names a master is from one that comes back. A slave that may stand in for it
+    gives way, and answers when its last delivery is known. Other slaves do nothing: they ask the
+    name servers. Apache's slave would follow whoever it is told.
     """
     config, fields = state.config, request.command.ext_fields
+    if config.is_slave and config.stands_in and "masterHaAddress" in fields:
+        places = fields["masterHaAddress"], fields.get("masterAddress", "")
+        for place in places:
+            host_and_port_of(place)  # it raises for what is none
+        state.stand_in.on_master(*places)
+        connection, frame = request.connection.id, encode_answer(reply(request.command))
+        state.stand_in.when_idle(lambda: state.reply(connection, frame))
+        return None
     if config.is_slave or "masterHaAddress" in fields:
         return reply(request.command)
     ext = {

@@ -27,7 +27,7 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
     """The fields of the file, in order.
 
     A slave has no timers of its own, and notes what its master has done: messages before the queue
-    offset `done_before` that were due before `done_ms` are delivered.
+    offset `done_before` that were due at `done_ms` or earlier are delivered.
     """
 
     read_ms: int = 0
@@ -55,7 +55,8 @@ def timer_checkpoint_from(body: bytes) -> TimerCheckpoint:
     form = _WIRE if len(body) >= _WIRE.size else _OLD_WIRE
     if len(body) < form.size:
         raise ValueError(f"a checkpoint of timers has {len(body)} bytes")
-    read_ms, log_end, queue_offset, master_queue_offset = form.unpack_from(body)[:4]
+    fields = form.unpack_from(body)
+    read_ms, log_end, queue_offset, master_queue_offset = fields[:4]
     if min(read_ms, queue_offset, master_queue_offset) < 0:
         raise ValueError(f"a checkpoint of timers with {read_ms}, {master_queue_offset}")
     return TimerCheckpoint(
@@ -63,6 +64,7 @@ def timer_checkpoint_from(body: bytes) -> TimerCheckpoint:
         log_end=log_end,
         queue_offset=queue_offset,
         master_queue_offset=master_queue_offset,
+        counter=fields[-1] if form is _WIRE else 0,
     )
 
 

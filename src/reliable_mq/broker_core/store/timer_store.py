@@ -59,6 +59,7 @@ class TimerStore:
         self._wheel: TimerWheel
         self._noted = TimerCheckpoint()
         self._synced_before = 0  # log offset up to which earlier checkpoints synced messages
+        self._done: list[tuple[int, int]] = []  # what others have done besides, see `is_done`
         self.is_open = False
         self.queue_offset = 0
         self.read_ms = 0
@@ -119,9 +120,26 @@ class TimerStore:
             master_queue_offset=self.queue_offset,
         )
 
-    def is_done(self, queue_offset: int, slot_ms: int) -> bool:
-        """Whether the master of this former slave has delivered a message; see `done_before`."""
-        return queue_offset < self._noted.done_before and slot_ms < self._noted.done_ms
+    def note_done(self, done_before: int, done_ms: int) -> bool:
+        """Note what others have delivered, see `is_done`; return whether that is new.
+
+        The next checkpoint saves it.
+        """
+        if self.is_done(done_before - 1, done_ms):
+            return False
+        self._done.append((self._noted.done_before, self._noted.done_ms))
+        self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
+        return True
+
+    def is_done(self, queue_offset: int, due_ms: int) -> bool:
+        """Whether another broker has delivered a message; see `done_before`.
+
+        It was the master of this former slave, or a slave of this master.
+        """
+        noted = self._noted.done_before, self._noted.done_ms
+        return any(
+            queue_offset < before and due_ms <= until for before, until in (noted, *self._done)
+        )
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
         """Whether a checkpoint is plausible, and its files exist."""
