@@ -19,6 +19,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -101,13 +102,18 @@ def _processor_seconds(pid: int) -> float:
 
 def leave_page_cache() -> None:
     """Let the system forget the files that a start reads, as far as nobody has mapped them."""
+    for path in _files():
+        with contextlib.suppress(OSError):
+            _forget(path)
+
+
+@cache
+def _files() -> list[Path]:
     paths = sysconfig.get_paths()
     folders = {Path(paths[name]) for name in ("stdlib", "purelib", "platlib")}
-    for folder in (*folders, Path(reliable_mq.__file__).parent):
-        for path in folder.rglob("*"):
-            with contextlib.suppress(OSError):
-                if path.suffix in {".py", ".pyc", ".so"}:
-                    _forget(path)
+    folders.add(Path(reliable_mq.__file__).parent)
+    found = (path for folder in folders for path in folder.rglob("*"))
+    return [path for path in found if path.suffix in {".py", ".pyc", ".so"}]
 
 
 def _forget(path: Path) -> None:
