@@ -20,7 +20,7 @@ from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record
 
 ACTS = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true"}
-DELAYS = {"messageDelayLevel": "1s 2s 30m"}
+DELAYS = {"messageDelayLevel": "1s 8s 30m"}
 LATER = 3
 """The delay level of messages that are not due in a test, unless it says so."""
 

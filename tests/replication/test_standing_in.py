@@ -70,8 +70,8 @@ def test_timed_messages_come_in_time_from_where_they_can_and_each_once(tmp_path:
         async with acting_world(tmp_path, ALL, **BEATS) as world:
             await world.send("master", early, **due_in(0.5))
             await eventually(lambda: sorted(world.bodies("master")) == sorted(early))
-            await world.send("master", now, **due_in(4))
-            await world.send("master", later, **due_in(14))
+            await world.send("master", now, **due_in(9))
+            await world.send("master", later, **due_in(25))
             await world.copied()
             await world.stop("master")
             await eventually(world.is_acting)
@@ -92,7 +92,7 @@ def done_ms(world: ActingWorld) -> int:
 def test_a_recalled_message_is_not_delivered_elsewhere(tmp_path: Path) -> None:
     async def scene() -> None:
         async with acting_world(tmp_path, ALL, **BEATS) as world:
-            due = due_in(3)
+            due = due_in(9)
             await world.send("master", [b"recalled", b"kept"], **due)
             (first,) = [
                 each.property_map()["UNIQ_KEY"]
@@ -114,11 +114,11 @@ def test_what_the_slave_did_not_have_is_delivered_by_the_master(tmp_path: Path) 
 
     async def scene() -> None:
         async with acting_world(tmp_path, ALL, **BEATS) as world:
-            await world.send("master", [b"both"], **due_in(2))
+            await world.send("master", [b"both"], **due_in(9))
             await world.send("master", [b"both, delayed"], **{DELAY: 2})
             await world.copied()
             await world.stop("slave")
-            await world.send("master", [b"alone"], **due_in(2))
+            await world.send("master", [b"alone"], **due_in(9))
             await world.send("master", [b"alone, delayed"], **{DELAY: 2})
             await world.stop("master")
             await world.start("slave")
@@ -138,7 +138,7 @@ def test_without_another_master_messages_wait_for_their_own(
     async def scene() -> None:
         async with acting_world(tmp_path, ALL, **BEATS) as world:
             await world.stop("other")
-            await world.send("master", [b"1", b"2"], **{DELAY: 1})
+            await world.send("master", [b"1", b"2"], **{DELAY: 2})
             await world.copied()
             await world.stop("master")
             await eventually(lambda: told(caplog, "not_delivered_elsewhere"))
@@ -184,8 +184,8 @@ def test_the_second_slave_goes_on_where_the_first_has_ended(tmp_path: Path) -> N
 
     async def scene() -> None:
         async with acting_world(tmp_path, (*ALL, "slave2"), **BEATS) as world:
-            await world.send("master", early, **{DELAY: 1})
-            await world.send("master", late, **due_in(8))
+            await world.send("master", early, **{DELAY: 2})
+            await world.send("master", late, **due_in(25))
             await world.copied("slave")
             await world.copied("slave2")
             await world.stop("master")
@@ -193,7 +193,7 @@ def test_the_second_slave_goes_on_where_the_first_has_ended(tmp_path: Path) -> N
             assert world.is_acting("slave")
             assert not world.is_acting("slave2")
             second = world.brokers["slave2"]._core.state
-            await eventually(lambda: second.schedule.saved().get(1) == len(early))
+            await eventually(lambda: second.schedule.saved().get(2) == len(early))
             await world.stop("slave")
             await eventually(lambda: world.is_acting("slave2"))
             await world.start("slave")
@@ -262,8 +262,8 @@ def test_a_slave_that_starts_again_while_it_stands_in_repeats_nothing(tmp_path: 
 
     async def scene() -> None:
         async with acting_world(tmp_path, ALL, **BEATS) as world:
-            await world.send("master", bodies[::2], **{DELAY: 1})
-            await world.send("master", bodies[1::2], **due_in(1))
+            await world.send("master", bodies[::2], **{DELAY: 2})
+            await world.send("master", bodies[1::2], **due_in(9))
             await world.copied()
             await world.stop("master")
             await eventually(lambda: sorted(world.bodies("other")) == sorted(bodies))

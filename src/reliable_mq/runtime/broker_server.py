@@ -196,7 +196,6 @@ class BrokerServer:
         await self._replication.check(self._core, self._registrar)
         await self._listener.serve(self._core.decode)
         await self._replication.serve(self._core)
-        await self._replication.come_online(self._core)
         await self._registrar.register()
         self.role.raise_fenced()
         chores = BrokerChores(self._core, self._log_writer)

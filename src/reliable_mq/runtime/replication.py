@@ -142,6 +142,7 @@ class Replication:
             self.master.on_report = partial(self._note_reports, core)
             self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
+        await self._come_online(core)
 
     @property
     def _comes_back(self) -> bool:
@@ -149,7 +150,7 @@ class Replication:
         config = self._config
         return self.master is not None and config.stands_in and not config.skips_pre_online
 
-    async def come_online(self, core: BrokerCore) -> None:
+    async def _come_online(self, core: BrokerCore) -> None:
         """Take over what the slaves have done meanwhile; then everybody is served."""
         if self.master is not None and self._comes_back:
             links = self._links = self._open_links()
