@@ -7,7 +7,7 @@ slave is told to its master.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.master_tables import MasterTables, epoch_of, log_bounds
 from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.errors import AddressRefused, FrameError, ProtocolError, Unavailable
 from reliable_mq.line_limit import limited_log
@@ -40,7 +41,7 @@ from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.slave_door import is_bare, slave_door
+from reliable_mq.runtime.slave_door import SlaveDoor, is_bare, slave_door
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
@@ -56,6 +57,7 @@ TABLES_SECONDS = 5.0
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
 _CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
+LogRange = Callable[[], Awaitable[tuple[int, int]]]
 _FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
@@ -93,6 +95,12 @@ class Replication:
         self._links: Links | None = None
         self._fence: Fence | None = None
 
+    async def settle(
+        self, disk: Disk | None, properties: Mapping[str, str], _address: str
+    ) -> dict[str, str]:
+        """Decide the role of this start; see `BrokerRole.settle`."""
+        return self._role.settle(disk, properties)
+
     async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
@@ -106,7 +114,7 @@ class Replication:
         if config.ha_port >= 0:
             if is_bare(config, self._server_tls.settings):
                 broker_events.SLAVES_NOT_ENCRYPTED.log(log)
-            self.master = HaMaster(slave_door(config, self._server_tls))
+            self.master = self._new_master(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
             try:
@@ -140,7 +148,7 @@ class Replication:
         if self.master is None:
             return
         core.state.is_log_exposed = self._is_exposed(self.master)
-        if self._config.slaves_needed:
+        if self._config.waits_for_slaves:
             self.master.on_report = partial(self._note_reports, core)
             self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
@@ -181,16 +189,22 @@ class Replication:
         )
         tables = _TableFollower(core, links, registrar, self._role)
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
-        slave = self._slave = HaSlave(
-            self._copy,
-            lambda: self._config.ha_master or registrar.master_ha,
-            tables.log_range,
-            self._tls if self._config.ha_tls else None,
-            self._config.shared_names,
-        )
+        slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
         self.report = slave.stored
         tables.master = slave.master
         return [slave.follow_forever(), tables.follow_forever()]
+
+    def _new_master(self, door: SlaveDoor) -> HaMaster:
+        return HaMaster(door)
+
+    def _new_slave(
+        self, copy: CoreAsSlaveStore, registrar: Registrar, log_range: LogRange
+    ) -> HaSlave:
+        def find() -> str:
+            return self._config.ha_master or registrar.master_ha
+
+        tls = self._tls if self._config.ha_tls else None
+        return HaSlave(copy, find, log_range, tls, self._config.shared_names)
 
     def status(self, log_end: int) -> dict[str, Any]:
         """Return what `mqadmin haStatus` prints."""
@@ -240,6 +254,12 @@ class Replication:
             await self._links.close()
         if self._fence is not None:
             await self._fence.close()
+
+
+Making = Callable[
+    [Callable[[list[Answer]], None], Callable[[], None], ServerTls, BrokerRole], Replication
+]
+"""Makes the replication of a broker."""
 
 
 class _TableFollower:
