@@ -44,8 +44,9 @@ ARROWS: dict[str, frozenset[str]] = {
     ),
     "name_server": VALUES | {"wire"},
     "access": VALUES | {"wire"},
-    "broker_core": VALUES | {"access", "replication", "wire"},
+    "broker_core": VALUES | {"access", "failover", "replication", "wire"},
     "replication": VALUES | {"wire"},
+    "failover": VALUES | {"replication", "wire"},
     "client": VALUES | {"extras", "outcomes", "wire"},
     "database": VALUES | {"extras"},
     "outbox": VALUES | {"database"},
@@ -67,7 +68,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"idempotency.redis_servers"}
     | {"periodic.declaration"}
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
-    "runtime": VALUES | {"access", "wire", "name_server", "broker_core", "replication"},
+    "runtime": VALUES | {"access", "wire", "name_server", "broker_core", "failover", "replication"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {

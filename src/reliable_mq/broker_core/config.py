@@ -22,6 +22,7 @@ from reliable_mq.broker_core.pressure import PressureLimits
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.failover.failover_settings import FailoverSettings
 from reliable_mq.limits import (
     AUDIT_FILE_COUNT,
     AUDIT_FILE_SIZE,
@@ -61,8 +62,7 @@ _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
 
 
-# Every number has bounds, at least those of Java's int: a time beyond the range of clocks and
-# sleeps would fail long after it was accepted.
+# Each number has bounds: a time beyond the range of clocks would fail long after it was taken.
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=I32_MAX)]
 _PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  # fits into a reply
 _BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
@@ -81,7 +81,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a 
 
 
 @decodable
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerConfig(FailoverSettings, frozen=True, kw_only=True):
     """Every property that this broker supports. Times in milliseconds, sizes in bytes."""
 
     broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
@@ -269,6 +269,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_sync_replicas - 1 if self.broker_role == SYNC_MASTER else 0
 
     @property
+    def waits_for_slaves(self) -> bool:
+        """Whether replies wait for slaves: under a controller for all that it may elect."""
+        return self.slaves_needed > 0 or (self.is_controlled and not self.is_slave)
+
+    @property
     def copies_early(self) -> bool:
         """Whether what is written goes to the other side of the pair before it is synced here.
 
@@ -276,7 +281,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.is_slave:
             return self.slave_flush == RECEIVED
-        return self.slaves_needed > 0
+        return self.waits_for_slaves
 
     @property
     def slave_networks(self) -> tuple[Network, ...] | None:

@@ -24,6 +24,7 @@ from reliable_mq.broker_core.config_texts import parse_delay_levels
 from reliable_mq.broker_core.quotas import parse_quotas
 from reliable_mq.broker_core.store.retention import parse_hours
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.failover.failover_settings import FailoverSettings, check_failover
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, PORT_MAX
 from reliable_mq.plain_text import cut
@@ -63,6 +64,7 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     except msgspec.ValidationError as error:
         raise ConfigurationError(_invalid(supported, str(error))) from error
     _check(config)
+    check_failover(config, properties)
     return config, warnings + _idle_quotas(config)
 
 
@@ -141,6 +143,7 @@ _READ_AT_START = frozenset(
         *("slaveTimeout", "slaveFlush", "haMaxGapNotInSync"),
         *("enableSlaveActingMaster", "enableRemoteEscape", "skipPreOnline"),
         *("brokerHeartbeatInterval", "brokerNotActiveTimeoutMillis"),
+        *(each.encode_name for each in msgspec.structs.fields(FailoverSettings)),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
         *("traceTopicEnable", "msgTraceTopicName", *_OF_ACCESS),

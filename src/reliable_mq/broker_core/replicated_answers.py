@@ -22,7 +22,7 @@ from reliable_mq.wire.long_frame import AnyFrame
 
 def answers_of(config: BrokerConfig) -> Answers:
     """Return the replies of a broker with these settings."""
-    return ReplicatedAnswers(config.slave_timeout_ms) if config.slaves_needed else Answers()
+    return ReplicatedAnswers(config.slave_timeout_ms) if config.waits_for_slaves else Answers()
 
 
 class ReplicatedAnswers(Answers):

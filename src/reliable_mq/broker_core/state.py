@@ -48,6 +48,7 @@ from reliable_mq.broker_core.store.retention import LogRetention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
+from reliable_mq.failover.controlled import Controlled
 from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
 from reliable_mq.replication.ha_figures import TablesState
@@ -119,11 +120,11 @@ class Turn(msgspec.Struct):
 class BrokerState:
     """Tables, store and replies of one broker.
 
-    The reply to a request that creates a topic, or sends to a new one, also waits until the file of
-    the topics is saved.
+    A reply about a new topic also waits until the file of the topics is saved.
     """
 
     epoch: int | None = None  # of the last promotion; None: it has no slaves
+    controlled: Controlled | None = None  # by a controller; None: by an operator
     is_unverified = False  # whether a slave's log may differ from its master's
     is_index_stuck = False  # whether the index cannot be written
     wants_unused_dropped = False  # whether to remove the queues of deleted topics
@@ -228,8 +229,7 @@ class BrokerState:
     def reply_when_registered(self, request: Request, answer: Command) -> None:
         """Send a reply when the current topics are saved and known at the name servers.
 
-        The client that created a topic asks a name server next. A name server that cannot be
-        reached is skipped.
+        The client asks a name server next. One that cannot be reached is skipped.
         """
         if not request.command.is_oneway:
             connection, frame = request.connection.id, encode_answer(answer)

@@ -1,5 +1,6 @@
 """`reliable-mq broker`: runs the bundled broker as a process."""
 
+import asyncio
 import errno
 import os
 import sys
@@ -19,6 +20,7 @@ from reliable_mq.limits import PORT_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.controlled_broker import ControlledBroker, is_controlled
 from reliable_mq.runtime.garbage import keep_collections_short
 from reliable_mq.runtime.tls_settings import take_tls
 from reliable_mq.telemetry import broker_events
@@ -183,10 +185,11 @@ def _port(properties: dict[str, str]) -> int:
 async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> bool:
     """Serve until the broker is stopped; return whether it must start again."""
     with stop_signals() as stop:
-        server = BrokerServer(options)
+        server = ControlledBroker(options) if is_controlled(options) else BrokerServer(options)
         server.role.on_end = stop.set
         keep_collections_short()
-        await _start(server, options)
+        if not await _started(server, options, stop):
+            return False
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
         print(f"ready {where} store={options.store}", flush=True)
@@ -199,7 +202,24 @@ async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> bool:
         return ending is not None
 
 
-async def _start(server: BrokerServer, options: BrokerOptions) -> None:
+async def _started(
+    server: BrokerServer | ControlledBroker, options: BrokerOptions, stop: asyncio.Event
+) -> bool:
+    """Start; return False when the process is stopped while the broker waits for a controller."""
+    starting = asyncio.ensure_future(_start(server, options))
+    if isinstance(server, ControlledBroker):
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return False
+    await starting
+    return True
+
+
+async def _start(server: BrokerServer | ControlledBroker, options: BrokerOptions) -> None:
     try:
         await server.start()
     except AddressRefused as error:

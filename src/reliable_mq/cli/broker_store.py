@@ -17,6 +17,7 @@ from reliable_mq.broker_core.store.commit_log import FOLDER
 from reliable_mq.broker_core.store.role_note import RoleNote, load_role, save_role
 from reliable_mq.broker_core.store.truncation import truncate
 from reliable_mq.errors import StoreError, UsageError
+from reliable_mq.failover.identity import PATH, load_identity
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.file_disk import FileDisk
 
@@ -45,6 +46,7 @@ def change_store(
     disk = FileDisk(store)
     try:
         before = load_role(disk) or RoleNote()
+        _check_controller(action, disk)
         if action == "promote":
             after = before.promoted(role, before.epoch)
             save_role(disk, after)
@@ -75,6 +77,16 @@ def check_action(action: str) -> None:
         raise UsageError(
             f"{action}: the store is an option here: write --store {action}; or one of "
             f"{', '.join(ACTIONS)}"
+        )
+
+
+def _check_controller(action: str, disk: FileDisk) -> None:
+    """Raise if a controller decides the role that an action would change."""
+    if action != "truncate" and (known := load_identity(disk.read_text(PATH), PATH)) is not None:
+        raise StoreError(
+            f"a controller decides the role of this store (broker {known.broker_id} of "
+            f"brokerName={known.name}, {PATH}): use `mqadmin electMaster`; or remove {PATH} if the "
+            "store leaves the controller for ever"
         )
 
 

@@ -44,6 +44,8 @@ class SlaveState(msgspec.Struct):
         heard: when it has reported last.
         sent: when it was sent something last.
         rate: of the log that it is sent.
+        broker_id: its number at the controller; 0: there is no controller.
+        is_learner: whether the controller never elects it.
     """
 
     address: str
@@ -52,6 +54,8 @@ class SlaveState(msgspec.Struct):
     heard: float = 0.0
     sent: float = 0.0
     rate: TransferRate = msgspec.field(default_factory=TransferRate)
+    broker_id: int = 0
+    is_learner: bool = False
 
 
 class MasterState(msgspec.Struct):

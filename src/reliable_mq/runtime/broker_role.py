@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.broker_core.config import SLAVE
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.store.acknowledged import (
     AcknowledgedFile,
     acknowledged_until,
     forget_acknowledged,
+    surely_acknowledged,
 )
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.role_note import (
@@ -84,6 +86,27 @@ class BrokerRole:
         self._is_plain = before is None and "brokerRole" not in properties
         return {**properties, **changes}
 
+    def settle_as(
+        self, disk: Disk, properties: Mapping[str, str], role: str, broker_id: int, epoch: int
+    ) -> dict[str, str]:
+        """Take the role that a controller has decided; see `settle`.
+
+        A slave's log is compared again when another master was elected since.
+        """
+        before = self._before = load_role(disk)
+        note = before or RoleNote()
+        is_same = note.is_slave and role == SLAVE and note.epoch == epoch
+        self.note = msgspec.structs.replace(
+            note,
+            role=role,
+            broker_id=broker_id,
+            epoch=epoch,
+            is_verified=note.is_verified and is_same,
+            truncate_to=note.truncate_to if role == SLAVE else -1,
+        )
+        self._is_plain = False
+        return {**properties, "brokerRole": role, "brokerId": str(broker_id)}
+
     def prepare(self, disk: Disk, segment_size: int) -> None:
         """Write the note, and cut the log where it says, before the store is opened.
 
@@ -117,6 +140,11 @@ class BrokerRole:
     def acknowledged(self, log_end: int) -> int:
         """Return the log offset up to which messages may have been acknowledged."""
         return acknowledged_until(self._disk, log_end)
+
+    @property
+    def surely_acknowledged(self) -> int:
+        """The log offset up to which SEND_OK was said; -1: it is not known."""
+        return surely_acknowledged(self._disk)
 
     def verified(self, *, is_same: bool) -> None:
         """Note whether the log was found to be the same as the master's."""

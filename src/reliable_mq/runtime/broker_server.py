@@ -35,7 +35,7 @@ from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
-from reliable_mq.runtime.replication import Replication
+from reliable_mq.runtime.replication import Making, Replication
 from reliable_mq.runtime.server_connection import now_ms, send_all
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import syncs_of
@@ -75,6 +75,7 @@ class BrokerServer:
         options: address, store and properties.
         on_broken: takes an unexpected exception of the broker's background work. An exception
             within one client's command is answered to that client instead.
+        make: makes what it does for its copies.
 
     Raises:
         ConfigurationError: when a file of the TLS settings cannot be used.
@@ -82,7 +83,9 @@ class BrokerServer:
 
     small_answers = SMALL_ANSWERS
 
-    def __init__(self, options: BrokerOptions, on_broken: OnBroken = die) -> None:
+    def __init__(
+        self, options: BrokerOptions, on_broken: OnBroken = die, make: Making = Replication
+    ) -> None:
         self._options = options
         self._on_broken = on_broken
         self._loop: asyncio.AbstractEventLoop
@@ -96,7 +99,7 @@ class BrokerServer:
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
         self._send = partial(send_all, self._listener.connections)
-        self._replication = Replication(self._send, self._run_turn, self._tls, self.role)
+        self._replication = make(self._send, self._run_turn, self._tls, self.role)
         self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -149,7 +152,7 @@ class BrokerServer:
         await self._listener.bind(options.host, options.port)
         if options.store.exists():  # a new one is made when all ports are taken
             self._disk = FileDisk(options.store)
-        settled = self.role.settle(self._disk, options.properties)
+        settled = await self._replication.settle(self._disk, options.properties, self.address)
         given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
             self._name_server = own_name_server(
@@ -347,11 +350,7 @@ class BrokerServer:
             self._run_turn()
 
     async def _index_forever(self) -> None:
-        """Update the index from the log in small slices, when the broker is idle.
-
-        Under load the index falls behind, but not far. A lookup by key waits until the index is
-        current. Then every second turn of the loop still serves sends.
-        """
+        """Update the index in small slices; under load it falls behind, but not far."""
         pause = _TICK_SECONDS
         while True:
             self._is_idle = True

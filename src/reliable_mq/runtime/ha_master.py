@@ -16,7 +16,6 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
     TRANSFER_SIZE_MAX,
     ReportReader,
-    encode_transfer,
     encode_transfer_head,
 )
 from reliable_mq.replication.ha_status import SlaveState, is_in_sync
@@ -62,7 +61,7 @@ class HaMaster:
         self.port = 0
         self.ips: list[str] = []
         self._acceptors: list[Acceptor] = []  # one for each address of the host
-        self._connections: dict[_SlaveConnection, None] = {}
+        self._connections: dict[SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._is_gathering = False  # whether `advance` is due
         self.is_awaited = False  # whether clients wait for slaves
@@ -110,7 +109,7 @@ class HaMaster:
 
     def _accepted(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        return self.door.gated(_SlaveConnection(self))
+        return self.door.gated(SlaveConnection(self))
 
     async def serve(self, commit_log: CommitLog) -> None:
         """Send this log to the slaves that connect.
@@ -163,7 +162,7 @@ class HaMaster:
         loop = asyncio.get_running_loop()
         self._beat = loop.call_later(_TEND_SECONDS, self._tend)
 
-    def opened(self, connection: "_SlaveConnection", ip: str) -> str:
+    def opened(self, connection: "SlaveConnection", ip: str) -> str:
         """Know a new connection from an address. Return why it is refused; "": it is not."""
         if refusal := self.door.refusal_at(ip):
             return refusal
@@ -176,7 +175,7 @@ class HaMaster:
         self._connections[connection] = None
         return ""
 
-    def lost(self, connection: "_SlaveConnection") -> None:
+    def lost(self, connection: "SlaveConnection") -> None:
         """Forget a connection."""
         self._connections.pop(connection, None)
 
@@ -190,7 +189,7 @@ class HaMaster:
             connection.close("")
 
 
-class _SlaveConnection(asyncio.Protocol):
+class SlaveConnection(asyncio.Protocol):
     """One slave at the master."""
 
     def __init__(self, master: HaMaster) -> None:
@@ -230,7 +229,7 @@ class _SlaveConnection(asyncio.Protocol):
                 self.close(refusal)
                 return
         try:
-            report = self._reports.feed(data)
+            report = self._read(data)
         except FrameError as error:
             self.close(str(error))
             return
@@ -276,7 +275,7 @@ class _SlaveConnection(asyncio.Protocol):
                 self._is_more_due = True
                 asyncio.get_running_loop().call_soon(self._push_more)
                 return
-            size = min(log_.written - state.next, TRANSFER_SIZE_MAX)
+            size = min(log_.written - state.next, self._room())
             data = log_.read(state.next, size)
             self.send(data)
             left -= len(data)
@@ -288,11 +287,7 @@ class _SlaveConnection(asyncio.Protocol):
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         # A transfer lies in one segment: Apache's slave writes it to one file.
         is_next = state.next == batch.end - len(data) and len(batch.writes) == 1
-        if (
-            is_next
-            and len(data) <= TRANSFER_SIZE_MAX
-            and not (self._is_paused or self._is_more_due)
-        ):
+        if is_next and len(data) <= self._room() and not (self._is_paused or self._is_more_due):
             self.send(data)
         else:
             self.push()
@@ -304,13 +299,26 @@ class _SlaveConnection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send one transfer."""
         state = self.state
+        head = self._head(len(data))
         if len(data) <= _SMALL_SIZE:
-            self._transport.write(encode_transfer(state.next, data))
+            self._transport.write(head + data)
         else:
-            self._transport.writelines([encode_transfer_head(state.next, len(data)), data])
+            self._transport.writelines([head, data])
         state.next += len(data)
         state.sent = time.monotonic()
         state.rate.add(len(data), state.sent)
+
+    def _read(self, data: bytes) -> int | None:
+        """Return the newest report in what has arrived; None: there is none."""
+        return self._reports.feed(data)
+
+    def _room(self) -> int:
+        """Return how many bytes the next transfer may have."""
+        return TRANSFER_SIZE_MAX
+
+    def _head(self, size: int) -> bytes:
+        """Return what stands before the bytes of the next transfer."""
+        return encode_transfer_head(self.state.next, size)
 
     def pause_writing(self) -> None:
         self._is_paused = True

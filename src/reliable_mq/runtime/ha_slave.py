@@ -11,7 +11,6 @@ import contextlib
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 from reliable_mq.errors import FrameError, LogsDiffer, StoreError
@@ -42,7 +41,7 @@ REPORT_SECONDS = 5.0
 """A report is repeated after so long: `haSendHeartbeatInterval`."""
 _TEND_SECONDS = 1.0
 _CLOSED = "the master has closed the connection"
-_CLOSED_AT_ONCE = (
+CLOSED_AT_ONCE = (
     f"{_CLOSED} before it sent anything; its log says why. If it demands TLS, set tls.enable=true "
     "here"
 )
@@ -172,7 +171,7 @@ class HaSlave:
     def _report(self, link: MasterLink) -> None:
         kept = self._store.kept
         if kept:
-            link.transport.write(encode_report(kept))
+            link.transport.write(self._report_of(kept))
         self._reported = time.monotonic()
         self.master.reported_ms = now_ms()
 
@@ -195,7 +194,7 @@ class HaSlave:
                     self._pause = FIRST_RETRY_SECONDS
             await self._rest(RETRY_SECONDS / 50 if not address else self._pause)
             if address:
-                self._pause = min(2 * self._pause, RETRY_SECONDS)
+                self._pause = min(2 * self._pause, self._retry_seconds())
 
     async def _rest(self, seconds: float) -> None:
         """Wait until the next try, or until it is woken."""
@@ -203,6 +202,15 @@ class HaSlave:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
+
+    def _retry_seconds(self) -> float:
+        return RETRY_SECONDS
+
+    def _report_of(self, offset: int) -> bytes:
+        return encode_report(offset)
+
+    def _new_link(self) -> MasterLink:
+        return MasterLink(self._take_heard)
 
     def _tell(self, address: str, error: Exception) -> None:
         reason = reason_of(error) or "no answer"
@@ -221,7 +229,7 @@ class HaSlave:
         place = host_and_port_of(address)
         async with asyncio.timeout(RETRY_SECONDS):
             _transport, link = await asyncio.get_running_loop().create_connection(
-                partial(MasterLink, self._take_heard),
+                self._new_link,
                 place.host,
                 place.port or 0,
                 ssl=self._tls() if self._tls is not None else None,
@@ -233,20 +241,11 @@ class HaSlave:
         while store.kept < store.end:  # the first report is an acknowledgement, too
             self._kept.clear()
             await self._kept.wait()
-        begin, skipped = store.end, 0
         master_range = await self._find_range()
         self._heard = self._reported = time.monotonic()
         tending = asyncio.ensure_future(self._tend_forever(link))
         try:
-            if begin:
-                await self._verify(address, master_range, link)
-            else:
-                begin = master_range[0]
-                if begin:
-                    store.begin_at(begin)
-                else:  # to ask for offset 0 is to ask for the newest file
-                    skipped = len(_SKIPPED)
-                link.transport.write(encode_report(begin + skipped))
+            begin, skipped = await self._meet(address, master_range, link)
             store.verified(is_same=True)
             self.master.address = address
             self._link = link
@@ -256,6 +255,28 @@ class HaSlave:
         finally:
             self._link = None
             tending.cancel()
+
+    async def _meet(
+        self, address: str, master_range: tuple[int, int], link: MasterLink
+    ) -> tuple[int, int]:
+        """Find out what the master has, and ask for the rest.
+
+        Return where the copy begins, and how many of the first bytes the master does not send.
+        """
+        store = self._store
+        if begin := store.end:
+            await self._verify(address, master_range, link)
+            return begin, 0
+        begin, skipped = master_range[0], 0
+        if begin:
+            store.begin_at(begin)
+        else:  # to ask for offset 0 is to ask for the newest file
+            skipped = len(_SKIPPED)
+        link.transport.write(self._report_of(begin + skipped))
+        return begin, skipped
+
+    async def _greet(self, link: MasterLink) -> None:
+        """Say who this slave is: without a controller, nobody asks."""
 
     def _take_heard(self, found: list[Transfer]) -> None:
         """Note what a master has sent."""
@@ -319,15 +340,16 @@ class HaSlave:
         """Compare over a connection of its own."""
         link = await self._connected(address)
         try:
+            await self._greet(link)
             await self._compare(link, comparison)
         finally:
             link.transport.close()
 
     async def _compare(self, link: MasterLink, comparison: LogComparison) -> None:
         """Ask for what is compared, and compare it."""
-        link.transport.write(encode_report(comparison.at))
+        link.transport.write(self._report_of(comparison.at))
         if not await link.compare(comparison):
-            raise EOFError(_CLOSED_AT_ONCE)
+            raise EOFError(CLOSED_AT_ONCE)
 
     async def _take_forever(self, link: MasterLink, copied: CopiedLog, skipped: int) -> None:
         """Copy what arrives, until the connection ends."""
@@ -362,7 +384,7 @@ class HaSlave:
     def _why_ended(self, is_followed: bool) -> str:
         if time.monotonic() - self._heard > SILENT_SECONDS:
             return f"the master said nothing for {SILENT_SECONDS:g} s"
-        return _CLOSED if is_followed else _CLOSED_AT_ONCE
+        return _CLOSED if is_followed else CLOSED_AT_ONCE
 
     async def _tend_forever(self, link: MasterLink) -> None:
         """Repeat the report, and end the connection to a master that says nothing."""

@@ -6,7 +6,7 @@ them go to one function, in the same step of the loop in which their bytes arriv
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Protocol, cast
 
 from reliable_mq.replication.ha_frames import Transfer, TransferReader
 from reliable_mq.replication.log_comparison import LogComparison
@@ -17,16 +17,31 @@ Take = Callable[[list[Transfer]], bool]
 """Takes transfers; returns whether it has room for more."""
 
 
+class Frames(Protocol):
+    """Takes transfers out of the bytes of one master."""
+
+    def feed(self, data: bytes) -> list[Transfer]:
+        """Return the transfers that are whole with these bytes.
+
+        Raises:
+            FrameError: when the bytes are no transfers.
+        """
+        ...
+
+
 class MasterLink(asyncio.Protocol):
     """One connection to a master.
 
     Args:
         on_heard: called with the transfers of each read, perhaps none.
+        frames: takes them out of the bytes; None: as Apache's master sends them by default.
     """
 
-    def __init__(self, on_heard: Callable[[list[Transfer]], None]) -> None:
+    def __init__(
+        self, on_heard: Callable[[list[Transfer]], None], frames: Frames | None = None
+    ) -> None:
         self._on_heard = on_heard
-        self._frames = TransferReader()
+        self._frames = frames or TransferReader()
         self._found: list[Transfer] = []  # that nobody has taken yet
         self._take: Take | None = None
         self._woken = asyncio.Event()  # something was found, room is missing, or it is over

@@ -84,6 +84,7 @@ class Registrar:
         self.on_second_master: Callable[[str], None] = lambda _remark: None
         self.master = ""  # of a slave, as the name servers know it: "host:port"
         self.master_ha = ""  # its address for slaves
+        self.is_controlled = False  # whether a controller says who the master is
         self._links = Links(
             connect_timeout=_TIMEOUT,
             on_request=lambda _address, _command: None,
@@ -185,7 +186,8 @@ class Registrar:
             return False
         if self._outages.find(address, now_ms() / 1000) is not None:
             broker_events.REGISTRATION_BACK.log(log, name_server=address)
-        if master := answer.ext_fields.get("masterAddr"):
+        master = answer.ext_fields.get("masterAddr")
+        if master and not self.is_controlled:
             self.master, self.master_ha = master, answer.ext_fields.get("haServerAddr", "")
         take_order_topics(self._state, answer.body, now_ms())
         return True

@@ -6,7 +6,7 @@ slave is told to its master.
 """
 
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import limited_log
@@ -38,7 +39,7 @@ from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.pre_online import PreOnline
 from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.slave_door import is_bare, slave_door
+from reliable_mq.runtime.slave_door import SlaveDoor, is_bare, slave_door
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
 from reliable_mq.runtime.standing_in import StandingIn
 from reliable_mq.runtime.table_follower import TableFollower
@@ -50,6 +51,7 @@ log = limited_log(__name__)
 
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
+LogRange = Callable[[], Awaitable[tuple[int, int]]]
 
 
 class Replication:
@@ -87,6 +89,12 @@ class Replication:
         self._fence: Fence | None = None
         self._standing: StandingIn | None = None
 
+    async def settle(
+        self, disk: Disk | None, properties: Mapping[str, str], _address: str
+    ) -> dict[str, str]:
+        """Decide the role of this start; see `BrokerRole.settle`."""
+        return self._role.settle(disk, properties)
+
     async def bind(self, config: BrokerConfig, host: str, listener: Listener) -> BrokerConfig:
         """Take the port for slaves, and return the settings with its number.
 
@@ -101,7 +109,7 @@ class Replication:
         if config.ha_port >= 0:
             if is_bare(config, self._server_tls.settings):
                 broker_events.SLAVES_NOT_ENCRYPTED.log(log)
-            self.master = HaMaster(slave_door(config, self._server_tls))
+            self.master = self._new_master(slave_door(config, self._server_tls))
             await self.master.bind(host, config.ha_port)
             config = msgspec.structs.replace(config, ha_port=self.master.port)
         if self.master is not None or (config.is_slave and config.stands_in):
@@ -138,7 +146,7 @@ class Replication:
         if self.master is None:
             return
         core.state.is_log_exposed = self._is_exposed(self.master)
-        if self._config.slaves_needed:
+        if self._config.waits_for_slaves:
             self.master.on_report = partial(self._note_reports, core)
             self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
@@ -186,13 +194,7 @@ class Replication:
         links = self._links = self._open_links()
         tables = TableFollower(core, links, registrar, self._role)
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
-        slave = self._slave = HaSlave(
-            self._copy,
-            lambda: self._config.ha_master or registrar.master_ha,
-            tables.log_range,
-            self._tls if self._config.ha_tls else None,
-            self._config.shared_names,
-        )
+        slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
         self.report = slave.stored
         tables.master = slave.master
         works = [slave.follow_forever(), tables.follow_forever()]
@@ -214,6 +216,18 @@ class Replication:
             tells_outages=False,
             tls=self._tls,
         )
+
+    def _new_master(self, door: SlaveDoor) -> HaMaster:
+        return HaMaster(door)
+
+    def _new_slave(
+        self, copy: CoreAsSlaveStore, registrar: Registrar, log_range: LogRange
+    ) -> HaSlave:
+        def find() -> str:
+            return self._config.ha_master or registrar.master_ha
+
+        tls = self._tls if self._config.ha_tls else None
+        return HaSlave(copy, find, log_range, tls, self._config.shared_names)
 
     def status(self, log_end: int) -> dict[str, Any]:
         """Return what `mqadmin haStatus` prints."""
@@ -273,3 +287,9 @@ class Replication:
             await self._links.close()
         if self._fence is not None:
             await self._fence.close()
+
+
+Making = Callable[
+    [Callable[[list[Answer]], None], Callable[[], None], ServerTls, BrokerRole], Replication
+]
+"""Makes the replication of a broker."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
+from reliable_mq.failover.epochs import EpochHistory
 from reliable_mq.replication.copied_log import CopiedRun
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
@@ -34,6 +35,13 @@ class CoreAsSlaveStore:
         self._writer = writer
         self._run_turn = run_turn
         self.segment_size = self._log.segment_size
+        self.history = EpochHistory()  # under a controller
+        self.save_history: Callable[[], None] = lambda: None
+
+    @property
+    def surely_acknowledged(self) -> int:
+        """The offset up to which this broker has said SEND_OK as a master; -1: it is not known."""
+        return self._role.surely_acknowledged
 
     @property
     def end(self) -> int:

@@ -276,6 +276,28 @@ SLAVE_AHEAD = warning(
     "the log of slave %(slave)s ends at %(end)d, and this one at %(own_end)d: its progress is not "
     "taken over. What it has delivered comes again",
 )
+CONTROLLER_AWAY = warning(
+    "controller_away",
+    "no controller at %(controllers)s says who the master is: %(reason)s; the broker tries again, "
+    "and keeps its role meanwhile",
+)
+CONTROLLER_BACK = info("controller_back", "controller %(controller)s answers again")
+MASTER_ELECTED = warning(
+    "master_elected",
+    "the controller has elected broker %(broker_id)d at %(master)s as the master, in epoch "
+    "%(epoch)d; this broker starts again with its new role",
+)
+ROLE_IN_DOUBT = warning(
+    "role_in_doubt", "%(error)s; this broker asks the controller again who the master is"
+)
+NOT_STARTED_AGAIN = warning(
+    "not_started_again", "this broker cannot start with its new role yet: %(error)s"
+)
+IN_SYNC_CHANGED = info("in_sync_changed", "replicas %(replicas)s are in sync now")
+IN_SYNC_NOT_CHANGED = warning(
+    "in_sync_not_changed",
+    "the controller does not take %(wanted)s as the replicas in sync: %(reason)s",
+)
 LOG_TRUNCATED = warning(
     "log_truncated",
     "%(messages)d messages from log offset %(log_offset)d to %(log_end)d were removed from the "

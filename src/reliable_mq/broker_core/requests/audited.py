@@ -241,6 +241,7 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
         in {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
             RequestCode.EXCHANGE_BROKER_HA_INFO,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
         }
     ),
 }

@@ -171,11 +171,31 @@ def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
     return reply(request.command, body=fastjson.dumps(status))
 
 
-def get_broker_epoch_cache(_state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_EPOCH_CACHE: refused; only brokers under a controller have an epoch cache."""
-    return reply(
-        request.command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode "
-    )
+def get_broker_epoch_cache(state: BrokerState, request: Request) -> Command:
+    """GET_BROKER_EPOCH_CACHE: the epochs of the log; only brokers under a controller have them."""
+    if state.controlled is None:
+        return reply(
+            request.command, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode "
+        )
+    config = state.config
+    found = {
+        "brokerId": config.broker_id,
+        "brokerName": config.broker_name,
+        "clusterName": config.broker_cluster_name,
+        "epochList": state.controlled.epochs(),
+        "maxOffset": state.store.log.end,
+    }
+    return reply(request.command, body=fastjson.dumps(found))
+
+
+def notify_broker_role_changed(state: BrokerState, request: Request) -> Command:
+    """NOTIFY_BROKER_ROLE_CHANGED: a controller has elected; the broker asks the controller.
+
+    What the request says is not believed: anybody could send it.
+    """
+    if state.controlled is not None:
+        state.controlled.hint()
+    return reply(request.command)
 
 
 def reset_master_flush_offset(_state: BrokerState, request: Request) -> Command:

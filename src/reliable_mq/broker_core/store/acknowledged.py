@@ -34,6 +34,14 @@ def acknowledged_until(disk: Disk, log_end: int) -> int:
     return min(fields.offset, log_end)
 
 
+def surely_acknowledged(disk: Disk) -> int:
+    """Return the log offset up to which SEND_OK was said; -1: it is not known."""
+    if disk.size_of(PATH) < 0:
+        return -1
+    fields = load_fields(disk, PATH, _Fields)
+    return -1 if fields.is_open and fields.boot != _boot(disk) else fields.offset
+
+
 def forget_acknowledged(disk: Disk) -> None:
     """Let all of the log count as acknowledged, durably."""
     if disk.size_of(PATH) >= 0:

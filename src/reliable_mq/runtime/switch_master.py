@@ -1,0 +1,91 @@
+"""The master's side of replication under a controller: the same log, in frames with epochs.
+
+Source: Apache RocketMQ `AutoSwitchHAConnection`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from reliable_mq.errors import FrameError
+from reliable_mq.failover.epochs import Epoch, EpochHistory
+from reliable_mq.failover.switch_frames import (
+    Hello,
+    SlaveFrames,
+    Welcome,
+    encode_transfer_head,
+    encode_welcome,
+)
+from reliable_mq.runtime.ha_master import HaMaster, SlaveConnection
+from reliable_mq.runtime.slave_door import SlaveDoor
+
+
+class SwitchMaster(HaMaster):
+    """Sends the log of this broker to its slaves.
+
+    Attributes:
+        history: the epochs of the log.
+        confirmed: returns how far all replicas in sync have the log.
+    """
+
+    def __init__(self, door: SlaveDoor) -> None:
+        super().__init__(door)
+        self.history = EpochHistory()
+        self.confirmed: Callable[[], int] = lambda: 0
+        self.on_stored: Callable[[], None] = lambda: None
+
+    def stored(self) -> None:
+        """Note that more of the log is stored: a master alone waits for its own disk only."""
+        super().stored()
+        self.on_stored()
+
+    def _accepted(self) -> asyncio.BaseProtocol:
+        return self.door.gated(_SwitchConnection(self))
+
+    def _tend(self) -> None:
+        """Also tell slaves what is confirmed by now: Apache's serve no message before."""
+        super()._tend()
+        confirmed = self.confirmed()
+        for each in self._connections:
+            connection = cast("_SwitchConnection", each)
+            if connection.state.next >= 0 and connection.told < confirmed:
+                connection.send(b"")
+
+
+class _SwitchConnection(SlaveConnection):
+    """One slave at the master."""
+
+    def __init__(self, master: SwitchMaster) -> None:
+        super().__init__(master)
+        self._switch = master
+        self._slave_frames = SlaveFrames()
+        self.told = -1  # the confirmed offset that the slave knows
+
+    def _read(self, data: bytes) -> int | None:
+        newest: int | None = None
+        for frame in self._slave_frames.feed(data):
+            if isinstance(frame, Hello):
+                self._welcome(frame)
+            elif not self.state.broker_id:
+                raise FrameError("it reports before it has said who it is")
+            else:
+                newest = frame
+        return newest
+
+    def _welcome(self, hello: Hello) -> None:
+        """Tell a slave what this master has. It may ask several times before it reports."""
+        state, switch = self.state, self._switch
+        if state.next >= 0:
+            raise FrameError("it says who it is in the middle of a copy")
+        state.broker_id, state.is_learner = hello.broker_id, hello.is_learner
+        welcome = Welcome(switch.log.written, switch.history.all)
+        self._transport.write(encode_welcome(welcome))
+
+    def _room(self) -> int:
+        return min(super()._room(), self._switch.history.room(self.state.next))
+
+    def _head(self, size: int) -> bytes:
+        history, offset = self._switch.history, self.state.next
+        epoch = history.at(offset) or next(iter(history.all), Epoch(-1, 0))
+        self.told = self._switch.confirmed()
+        return encode_transfer_head(offset, size, epoch, self.told)
