@@ -96,6 +96,8 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
     for name, value in message.properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageRefused(f"property {name!r}={value!r}: both must be str")
+        if not name:
+            raise MessageRefused(f"property ''={value!r}: give the property a name")
     taken = _OWN_FIELDS.intersection(message.properties)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
