@@ -15,9 +15,7 @@ from reliable_mq.consume.thread_loop_watch import AGAIN_LOOKS, STILL_LOOKS, Loop
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        each.getMessage()
-        for each in caplog.records
-        if getattr(each, "event", "") == "loop_blocked"
+        each.getMessage() for each in caplog.records if getattr(each, "event", "") == "loop_blocked"
     ]
 
 

@@ -30,7 +30,10 @@ def may_end() -> Iterator[threading.Event]:
 
 def _shop(folder: Path, **more: Any) -> ReliableMQ:
     shop = ReliableMQ(
-        "shop", broker=f"embedded:{folder / 'store'}", database=f"sqlite:///{folder}/shop.db", **more
+        "shop",
+        broker=f"embedded:{folder / 'store'}",
+        database=f"sqlite:///{folder}/shop.db",
+        **more,
     )
     shop.create_tables()
     return shop

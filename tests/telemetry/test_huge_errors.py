@@ -16,10 +16,9 @@ def _written(caplog: pytest.LogCaptureFixture, failed: Exception) -> str:
 
 
 def _raised(text: str, cause: Exception | None = None) -> Exception:
-    try:
+    with pytest.raises(ValueError, match=text[:9]) as caught:
         raise ValueError(text) from cause
-    except ValueError as raised:
-        return raised
+    return caught.value
 
 
 def test_a_huge_text_is_cut_in_the_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,10 +6,10 @@ can neither write it nor answer anybody meanwhile.
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from reliable_mq.telemetry import application_events
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 STILL_LOOKS = 5
-"""So many looks in a row find the loop where it was. Looks are counted instead of seconds: a process
-that the system has stopped does not look."""
+"""So many looks in a row find the loop where it was. Looks are counted instead of seconds: a
+process that the system has stopped does not look."""
 AGAIN_LOOKS = 60
 """A line is written again after so many looks."""
 _NO_HANDLER = "none: something else blocks it"
@@ -98,4 +98,4 @@ class LoopWatch:
         while frame is not None and frame.f_code not in self._codes:
             frame = frame.f_back
         frame = frame or innermost
-        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else "?"

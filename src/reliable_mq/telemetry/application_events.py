@@ -69,9 +69,9 @@ DUPLICATE_KEY = info(
 )
 LOOP_BLOCKED = warning(
     "loop_blocked",
-    "the event loop of this worker has not run for %(seconds).0f s: nothing is fetched, no lease is "
-    "renewed; it is blocked at %(place)s; async def handlers that run: %(handlers)s; let them await, "
-    "or write def",
+    "the event loop of this worker has not run for %(seconds).0f s: nothing is fetched, no lease "
+    "is renewed; it is blocked at %(place)s; async def handlers that run: %(handlers)s; let them "
+    "await, or write def",
 )
 CLOCK_DIFFERS = warning(
     "clock_differs",

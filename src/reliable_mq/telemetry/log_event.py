@@ -100,7 +100,8 @@ def _cut_error(error: BaseException, depth: int) -> BaseException:
     kind = type(error)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     shown = f"{text[:TEXT_MAX]}… ({len(text)} characters)" if len(text) > TEXT_MAX else text
-    made = type(kind.__name__, (Exception,), names)(shown).with_traceback(error.__traceback__)
+    made: BaseException = type(kind.__name__, (Exception,), names)(shown)
+    made.__traceback__ = error.__traceback__
     made.__cause__, made.__context__ = cut
     made.__suppress_context__ = error.__suppress_context__
     return made
