@@ -5,7 +5,7 @@ Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst
 `DefaultMQProducerImpl`, `HookUtils`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -93,10 +93,17 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"flag {message.flag} is not a 32-bit number")
     if message.keys:
         _check_keys(message.keys)
-    for name, value in message.properties.items():
+    if message.properties:
+        _check_properties(message.properties)
+
+
+def _check_properties(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageRefused(f"property {name!r}={value!r}: both must be str")
-    taken = _OWN_FIELDS.intersection(message.properties)
+        if not name:
+            raise MessageRefused(f"property ''={value!r}: give the property a name")
+    taken = _OWN_FIELDS.intersection(given)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
 

@@ -40,8 +40,10 @@ def fault_of(
     first = error.errors()[0]
     reason = str(first["msg"]).removeprefix("Value error, ")
     reason = reason.replace("Input should be", "it must be")
-    if not first["loc"]:
-        return reason
+    if not first["loc"]:  # a rule about several settings; its text begins with one of them
+        said, values = re.split(r"\W", reason, maxsplit=1)[0], first["input"]
+        is_given = said in given or not isinstance(values, Mapping) or said not in values
+        return reason if is_given else f"{prefix}{said.upper()}: {reason}"
     name, *inside = (str(part) for part in first["loc"])
     is_variable = not {name, renamed.get(name, name)} & set(given)
     if str(first["type"]).endswith(_WRONG_TYPES):

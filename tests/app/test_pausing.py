@@ -83,6 +83,7 @@ def test_a_closed_topic_is_named_and_opened_by_a_person(
     [
         (("--for", "2h"), "no topic is named"),
         (("orders", "--for", "2h", "--end"), "give one of --until, --for and --end"),
+        (("orders", "--for", "0"), "--for 0: give a time above 0"),
         (("orders", "--for", "soon"), "--for takes a duration"),
         (("orders", "--until", "2020-01-01"), "a future time is needed"),
         (("not legal!",), "topic"),

@@ -12,13 +12,25 @@ WRONG = {
     "RELIABLE_MQ_NAMESPACE": "a b",
     "RELIABLE_MQ_ESCALATION_WEBHOOK": "ftp://x",
     "RELIABLE_MQ_DATABASE": "postgres//x",
+    "RELIABLE_MQ_RETRY_WAITS_SECONDS": "[]",
+    "RELIABLE_MQ_RESEND_WAITS_SECONDS": "[5, 1]",
+    "RELIABLE_MQ_SHUTDOWN_TIMEOUT_SECONDS": "inf",
+    "RELIABLE_MQ_CLAIM_LEASE_SECONDS": "1e12",
+    "RELIABLE_MQ_TLS_KEY": "key.pem",
     "RELIABLE_MQ_DATABASES": '{"billing": "oracle://x"}',
 }
 
 
-@pytest.mark.parametrize("variable", WRONG)
-def test_the_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, WRONG[variable])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *WRONG.items(),
+        ("RELIABLE_MQ_CLIENT", '{"retries": "x"}'),
+        ("RELIABLE_MQ_DATABASES", '{"Main": "sqlite:///x.db"}'),
+    ],
+)
+def test_the_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
 
     with pytest.raises(ConfigurationError, match=f"^{variable}: "):
         ReliableMQ("shop")

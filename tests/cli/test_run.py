@@ -299,3 +299,8 @@ def test_the_doctors_remedies_can_be_pasted(
     said = capsys.readouterr().out
     assert f"run reliable-mq migrate --db {url} (without Alembic" in said
     assert "MODULE:OBJECT" not in said
+
+
+def test_a_metrics_host_of_another_machine_is_named_and_no_port_is_blamed() -> None:
+    with pytest.raises(AddressRefused, match=r"--metrics-host 203\.0\.113\.9: .* a host of this"):
+        serve_metrics("203.0.113.9", 1)

@@ -6,6 +6,7 @@ import pytest
 from tests.outbox.benches import Bench
 
 from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.outbox.schema import schema
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,9 @@ from reliable_mq.errors import MessageRefused, UsageError
         ({"properties": {"a": "x" * 40_000}}, "at most|are allowed"),
         ({"properties": {"a": "x" * 32_000}}, "bytes, 31743 are allowed"),
         ({"properties": {"a": "\ud800"}}, "not valid Unicode"),
+        ({"key": float("nan")}, "not nan"),
+        ({"key": float("inf")}, "not inf"),
+        ({"properties": {"": "a"}}, "give the property a name"),
         ({"properties": {"a": 1}}, "property 'a'=1: both must be str"),
         ({"properties": {1: "a"}}, "property 1='a': both must be str"),
     ],
@@ -71,3 +75,9 @@ def test_a_topic_that_no_broker_takes_messages_of_is_refused_before_its_groups_a
         tx.send(topic, {"id": 1})
 
     assert (missed, bench.ids()) == ([], [])
+
+
+@pytest.mark.parametrize("version", ["1", 1.0, True, None])
+def test_a_version_of_a_schema_that_is_no_whole_number_is_refused(version: Any) -> None:
+    with pytest.raises(UsageError, match=r"schema order: version=.* is not 1"):
+        schema("order", version=version)

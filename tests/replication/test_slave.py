@@ -148,6 +148,7 @@ def test_a_slave_that_starts_between_a_commit_and_its_op_record_appends_nothing(
         ({"brokerRole": "LEADER"}, "use ASYNC_MASTER, SYNC_MASTER or SLAVE"),
         ({"brokerRole": "SLAVE"}, "brokerId=0: a broker with brokerRole=SLAVE has a number above"),
         ({"brokerId": "1"}, "brokerId=1: a broker with brokerRole=ASYNC_MASTER has 0"),
+        ({"brokerId": "-1"}, "brokerId=-1: a broker with brokerRole=ASYNC_MASTER has 0"),
         ({"slaveFlush": "never"}, "slaveFlush=never: use disk or received"),
         ({"haMasterAddress": "nowhere"}, "haMasterAddress=nowhere: host:port"),
         ({"haAllowedAddresses": "10.0.0.0/99"}, "haAllowedAddresses: '10.0.0.0/99'"),

@@ -119,3 +119,12 @@ def test_a_store_in_use_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFix
 
     run_scene(scene())
     assert "close it first" in capsys.readouterr().err
+
+
+def test_a_slave_without_messages_is_not_taken_for_a_wrong_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two" / "config").mkdir(parents=True)
+
+    assert typed("promote", "--store", str(tmp_path / "two")) == FAILED
+    assert "two has no message: nothing was copied to it. To serve it" in capsys.readouterr().err

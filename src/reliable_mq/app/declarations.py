@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reliable_mq.consume.consumer import Consumer, plan_of, waits_of
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.idempotency.key_reading import KeySource, key_reader_of
+from reliable_mq.idempotency.key_reading import KeySource, check_field, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name, tags_of
 from reliable_mq.outbox.cloud_events import Envelope
@@ -223,10 +223,12 @@ class Declarations:
                 " group of its own"
             )
         seconds = self._settings.claim_lease_seconds if lease is None else lease
+        plan = plan_of(function)
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
+            check_field(idempotent_by, plan.payload_type, f"consumer group {group}")
         options["retry_waits"] = waits_of(retry_waits)
-        made = Consumer(plan=plan_of(function), group=group, lease=seconds, **options)
+        made = Consumer(plan=plan, group=group, lease=seconds, **options)
         if not seconds < (window := self._settings.duplicate_window_seconds):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window_seconds={window}")
         self._consumers[group] = made

@@ -92,7 +92,10 @@ class Connections:
         self._check_broker(settings.broker)
         signer = signer_by(settings)
         self._sign = None if signer is None else signer.signed
-        self._client_settings = configured(settings, producer_group=f"{name}_relay")
+        patience = settings.shutdown_timeout_seconds
+        self._client_settings = configured(
+            settings, producer_group=f"{name}_relay", close_timeout_seconds=patience
+        )
         if self.is_embedded and self._client_settings.tls is not None:
             raise ConfigurationError(
                 "broker='embedded:DIR' runs inside this process, without TLS: leave out the"

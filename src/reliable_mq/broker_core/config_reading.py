@@ -247,7 +247,7 @@ def _check_role(config: BrokerConfig) -> None:
         raise ConfigurationError(
             f"brokerRole={config.broker_role}: use {ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}"
         )
-    if config.is_slave != (config.broker_id > 0):
+    if config.broker_id < 0 or config.is_slave != (config.broker_id > 0):
         needed = "a number above 0" if config.is_slave else "0"
         raise ConfigurationError(
             f"brokerId={config.broker_id}: a broker with brokerRole={config.broker_role} has "

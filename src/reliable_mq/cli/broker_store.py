@@ -42,6 +42,11 @@ def change_store(
     """
     _check_options(action, role, number, to)
     if not (store / FOLDER).is_dir():
+        if (store / "config").is_dir():
+            raise StoreError(
+                f"store {store} has no message: nothing was copied to it. To serve it empty, start "
+                "it with brokerRole=ASYNC_MASTER and brokerId=0"
+            )
         raise StoreError(f"{store} is not a store directory")
     disk = FileDisk(store)
     try:

@@ -76,7 +76,8 @@ def _empty(param: Any) -> str:
     if param.param_type_name == "argument":
         given = f"{wanted or param.name.upper()} is empty: give one"
         return given + ("" if param.required else _LEAVE_OUT)
-    return f"{param.opts[0]} is empty: give {wanted or 'a value'}{_LEAVE_OUT}"
+    given = f"{param.opts[0]} is empty: give {wanted or 'a value'}"
+    return given + ("" if param.required else _LEAVE_OUT)
 
 
 class VerbCommand(TyperCommand):
@@ -93,8 +94,10 @@ class VerbCommand(TyperCommand):
                 or a word is empty.
         """
         current = self._with_current_names(args)
-        rest: list[str] = super().parse_args(ctx, self._with_application(current))
-        self._refuse_empty_words(ctx)
+        words = self._with_application(current)
+        if not ctx.resilient_parsing:
+            self._refuse_empty_words(ctx, words)
+        rest: list[str] = super().parse_args(ctx, words)
         if self._is_typed(ctx, "application", "argument") and self._is_typed(ctx, "table_prefix"):
             raise UsageError(
                 "--table-prefix is for --db: the application says its own (setting table_prefix)"
@@ -122,19 +125,19 @@ class VerbCommand(TyperCommand):
             if name.startswith("-")
         }
 
-    def _refuse_empty_words(self, ctx: Any) -> None:
+    def _refuse_empty_words(self, ctx: Any, args: Sequence[str]) -> None:
         """Refuse an empty word: it comes from a variable of a script that is not set.
 
-        Without a check, an empty filter would choose everything.
+        Without a check, an empty filter would choose everything, and an empty path this folder.
+        The words are those that were typed, before any of them becomes a path or a time.
         """
-        for param in () if ctx.resilient_parsing else self.params:
-            value = ctx.params.get(param.name)
-            words = [value] if isinstance(value, str) else value
-            if param.name in _MAY_BE_EMPTY or not isinstance(words, list | tuple):
+        typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+        for param in self.params:
+            value = typed.get(param.name)
+            words = value if isinstance(value, list | tuple) else [value]
+            if param.name in _MAY_BE_EMPTY:
                 continue
-            if self._is_typed(ctx, param.name) and any(
-                isinstance(each, str) and not each.strip() for each in words
-            ):
+            if any(isinstance(each, str) and not each.strip() for each in words):
                 raise UsageError(_empty(param))
 
     def _is_typed(self, ctx: Any, *names: str) -> bool:

@@ -5,6 +5,8 @@ So only commands that run for long serve metrics. There is no variable for the p
 with one environment would take the same port.
 """
 
+import errno
+import socket
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -66,9 +68,11 @@ def serve_metrics(host: str, port: int, registry: Any = None) -> None:
     try:
         start_http_server(port, addr=host, registry=registry or process_registry())
     except OSError as error:
+        is_host = error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)
         raise AddressRefused(
-            f"--metrics-port {port}: cannot listen at {host}:{port}: {error.strerror or error};"
-            " choose another port"
+            f"--metrics-{'host' if is_host else 'port'} {host if is_host else port}: cannot listen "
+            f"at {host}:{port}: {error.strerror or error}; choose "
+            + ("a host of this machine" if is_host else "another port")
         ) from error
 
 

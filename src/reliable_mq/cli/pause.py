@@ -85,6 +85,8 @@ def _moment(until: str, lasting: str) -> datetime | None:
     now = datetime.now(UTC)
     if lasting:
         length: timedelta = parse_duration(lasting, "--for")
+        if not length:
+            raise UsageError(f"--for {lasting}: give a time above 0, such as 10m; or --end")
         return now + length
     return parse_moment(until, "--until", now) if until else None
 

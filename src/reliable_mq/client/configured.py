@@ -35,7 +35,12 @@ def configured(settings: ClusterSettings, **own: Any) -> ClientSettings:
     for name, kind in (("credentials", Credentials), ("tls", TLS)):
         if isinstance(named.get(name), dict):
             named[name] = _read(name, named[name], kind)
-    return ClientSettings(**named)
+    try:
+        return ClientSettings(**named)
+    except ConfigurationError as error:
+        if str(error).partition(" ")[0] not in settings.client:
+            raise
+        raise ConfigurationError(f"client: {error}") from error
 
 
 def of_environment() -> ClientSettings:
@@ -65,6 +70,10 @@ def _single(settings: ClusterSettings) -> dict[str, Any]:
     if settings.access_key or secret or token:
         found["credentials"] = Credentials(
             access_key=settings.access_key, secret_key=secret, security_token=token
+        )
+    if settings.tls_key and not settings.tls_cert:
+        raise ConfigurationError(
+            "tls_key has no tls_cert: give the certificate, too (RELIABLE_MQ_TLS_CERT)"
         )
     files = {
         "ca": settings.tls_ca,

@@ -15,6 +15,7 @@ from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
 from reliable_mq.consume.signing import SignatureCheck, signer_by
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
+from reliable_mq.consume.thread_loop_watch import LoopWatch
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeasesBehindBreaker, LeaseStore
@@ -60,6 +61,8 @@ class Worker:
         self._running: list[AsyncPushConsumer] = []
         threads = sum(each.concurrency for each in consumers)
         self._threads = DaemonThreads(max(1, threads), "reliable-mq-handler")
+        codes = {getattr(each.plan.function, "__code__", None) for each in consumers}
+        self._watch = LoopWatch(self._may_block, codes)
 
     async def start(self) -> None:
         """Subscribe all consumers.
@@ -72,6 +75,8 @@ class Worker:
         if leases is not None and not isinstance(leases, LeaseStore):
             raise ConfigurationError(f"leases= opened {leases!r}, which is not a LeaseStore")
         self._leases = leases
+        if any(each.plan.is_async for each in self._consumers):
+            self._watch.start()
         signer = signer_by(settings)
         for consumer in self._consumers:
             database = self._databases[consumer.database]
@@ -97,6 +102,14 @@ class Worker:
             for each, running in zip(self._consumers, tuple(self._running), strict=False)
         ]
 
+    def _may_block(self) -> list[str]:
+        """Return the handlers that run on the loop now. Safe in any thread."""
+        return [
+            f"{each.plan.function.__qualname__} (group {each.group})"
+            for each, (_, calls, _) in zip(self._consumers, self.handler_calls(), strict=False)
+            if each.plan.is_async and calls
+        ]
+
     def when_accepted(self, call: Callable[[], None]) -> None:
         """Call once when the brokers have accepted all consumers: now, or on the client's loop."""
         left = set(range(len(self._running)))
@@ -116,6 +129,7 @@ class Worker:
 
     async def abandon(self) -> None:
         """Stop what would keep the process alive, without informing anybody; for tests."""
+        self._watch.close()
         for deliveries in self._deliveries:
             await deliveries.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -130,4 +144,5 @@ class Worker:
         for name in {consumer.database for consumer in self._consumers}:
             with contextlib.suppress(Exception):
                 await self._databases[name].close_async()
+        self._watch.close()
         self._threads.shutdown(wait=False)

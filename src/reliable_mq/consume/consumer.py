@@ -37,6 +37,7 @@ class CallPlan(NamedTuple):
     message: str | None
     decode: Decoder | None  # None: the payload is the body itself, or is not wanted
     is_async: bool
+    payload_type: Any = Any
 
 
 def plan_of(function: Callable[..., Any]) -> CallPlan:
@@ -90,6 +91,7 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         # Who does not ask for the payload gets any message, whatever its body is.
         _decoder(payload_type if "payload" in found else bytes, name),
         is_async,
+        payload_type,
     )
 
 

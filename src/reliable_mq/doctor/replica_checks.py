@@ -43,7 +43,7 @@ def replicas(context: CheckContext, report: CheckFindings) -> None:
         report.error(
             f"broker {name} has no master: clients can read from {_addresses(left)}, and nobody "
             f"can send to it{what}",
-            "start the master; or make a slave the master (docs/how-to/replication.md)",
+            "start the master; or make a slave the master (reliable-mq broker promote --store DIR)",
         )
     if not report.findings:
         report.ok("; ".join(said) or "no broker has a slave")

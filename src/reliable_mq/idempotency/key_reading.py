@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 from reliable_mq.errors import KeyInvalid, UsageError, error_text
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.misspelt import meant
 
 
 class KeyReader(NamedTuple):
@@ -66,6 +67,25 @@ def _field(path: str, consumer: str) -> KeyReader:
         return business_key(value)
 
     return KeyReader(read)
+
+
+def check_field(source: KeySource, payload_type: Any, consumer: str) -> None:
+    """Check that a pydantic model has the field from which keys are read.
+
+    Raises:
+        UsageError: it has not: each message would become a dead letter.
+    """
+    kind = payload_type
+    for name in source.split(".") if isinstance(source, str) else ():
+        fields = getattr(kind, "model_fields", None) if isinstance(kind, type) else None
+        if not isinstance(fields, Mapping) or kind.model_config.get("extra") == "allow":
+            return
+        if name not in fields and not hasattr(kind, name):
+            raise UsageError(
+                f"{consumer}: idempotent_by={source!r}: {kind.__name__} has no field {name!r}"
+                f"{meant(name, list(fields))}"
+            )
+        kind = fields[name].annotation if name in fields else None
 
 
 def field_of(value: Any, name: str) -> Any:

@@ -3,6 +3,7 @@
 Refuses a message that could not be sent, found or stored later, while the caller can still act.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -299,6 +300,8 @@ def key_text(key: object) -> str:
     has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     if isinstance(key, _NO_KEYS) or has_no_text:
         raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}: {key!r:.80}")
+    if isinstance(key, float) and not math.isfinite(key):
+        raise MessageRefused(f"a key is a text or a number, not {key}")
     return "" if key is None else str(key)
 
 

@@ -44,6 +44,10 @@ class Schema(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _LEGAL_NAME.fullmatch(self.name):
             raise UsageError(f"schema {self.name!r}: use 1..64 characters of a-z A-Z 0-9 . _ -")
+        if type(self.version) is not int:
+            raise UsageError(
+                f"schema {self.name}: version={self.version!r} is not 1..{_VERSION_MAX}"
+            )
         if not 1 <= self.version <= _VERSION_MAX:
             raise UsageError(f"schema {self.name}: version={self.version} is not 1..{_VERSION_MAX}")
         steps = list(range(self.oldest, self.version))

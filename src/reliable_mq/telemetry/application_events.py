@@ -67,6 +67,12 @@ DUPLICATE_KEY = info(
     "group %(group)s: message %(message_id)s (key %(key)s) of topic %(topic)s is a "
     "duplicate of message %(first_message_id)s by its business key",
 )
+LOOP_BLOCKED = warning(
+    "loop_blocked",
+    "the event loop of this worker has not run for %(seconds).0f s: nothing is fetched, no lease "
+    "is renewed; it is blocked at %(place)s; async def handlers that run: %(handlers)s; let them "
+    "await, or write def",
+)
 CLOCK_DIFFERS = warning(
     "clock_differs",
     "the clock of this machine is %(seconds).1f s %(direction)s the database's: leases "
