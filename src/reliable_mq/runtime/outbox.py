@@ -14,7 +14,7 @@ from reliable_mq.wire.long_frame import PIECE_SIZE, AnyFrame
 class Outbox:
     """Frames that are not written yet.
 
-    Invariant L11: a frame whose first piece was taken is taken to its end, before another one.
+    Invariant L12: a frame whose first piece was taken is taken to its end, before another one.
 
     Attributes:
         frames: what is not written yet; the first one may be under way. Others only read it.

@@ -401,7 +401,6 @@ _BROKER = (
         "delivered_elsewhere_messages_total",
         "At a slave: messages that it has delivered to other masters in its master's place",
         "counter",
-        "messages",
     ),
     _of_broker(
         "reading_age_seconds",
