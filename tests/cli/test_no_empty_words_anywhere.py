@@ -49,7 +49,7 @@ def _line(command: Any, empty: Any) -> list[str]:
 
 
 def _said(command: Any, words: str, line: list[str]) -> str:
-    """Return what the parsing says against a command line; "": nothing."""
+    """Return what the parsing raises for a command line; "": nothing. `reconcile` prints it."""
     try:
         command.make_context(words, line)
     except Exception as error:  # noqa: BLE001 - the errors of typer and ours
@@ -64,11 +64,10 @@ def test_every_parameter_of_every_command_refuses_an_empty_word(
     wrong, seen = list[str](), 0
     for words, command, param in _parameters():
         seen += 1
-        said = _said(command, words, _line(command, param))
+        said = _said(command, words, _line(command, param)) + capfd.readouterr().err
         names = {*param.opts, (param.metavar or param.name).strip("[]"), param.name.upper()}
         if not any(each in said for each in names):
             wrong.append(f"{words} {param.opts[0]}: {said or 'taken'}")
 
-    capfd.readouterr()
     assert wrong == []
     assert seen > LEAST
