@@ -48,11 +48,18 @@ def record(session: Session, number: int) -> None:
     session.execute(text("INSERT INTO effects VALUES (:n)"), {"n": number})
 
 
-def test_tables_are_made_in_each_database_and_named_with_it(shop: ReliableMQ) -> None:
-    names = shop.create_tables()
+def test_tables_are_made_in_each_database_and_named_with_it(
+    database_url: str, other_url: str
+) -> None:
+    more = {"billing": other_url}
+    mq = ReliableMQ("shop", database=database_url, databases=more, table_prefix="other_")
+    names = mq.create_tables()
+    again = mq.create_tables()
+    mq.close()
 
     assert {name.partition(".")[0] for name in names} == {"main", "billing"}
-    assert "billing.rmq_message_stub" in names
+    assert "billing.other_message_stub" in names
+    assert again == []
 
 
 def test_a_stub_lies_beside_the_rows_of_its_transaction(shop: ReliableMQ) -> None:

@@ -53,10 +53,13 @@ class BrokerWorld:
     Everything that is handed out is written and durable at once, unless `is_writing` is False.
     """
 
-    def __init__(self, disk: MemoryDisk | None = None, **properties: str) -> None:
+    def __init__(
+        self, disk: MemoryDisk | None = None, *, is_warned: bool = False, **properties: str
+    ) -> None:
         self.disk = disk or MemoryDisk()
         self.now_ms = START_MS
         self.properties = {**SMALL, **properties}
+        self.is_warned = is_warned  # of properties that have no effect
         self.is_writing = True
         self.inbox: dict[int, list[Command]] = {}
         self.waiting: list[Turn] = []
@@ -66,7 +69,7 @@ class BrokerWorld:
     def start(self) -> None:
         """Start a core over what the disk has."""
         config, warnings = broker_config(self.properties)
-        assert not warnings
+        assert bool(warnings) == self.is_warned, warnings
         self.core = BrokerCore(config, self.disk)
         self.core.open(self.now_ms)
         self.finish_turn()

@@ -6,7 +6,7 @@ import msgspec
 
 from reliable_mq.broker_core.config import BrokerConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "broker.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "broker_properties.md"
 
 
 def test_the_page_lists_every_property_with_its_default() -> None:

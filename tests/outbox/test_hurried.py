@@ -1,5 +1,8 @@
 """Who answers a broker waits one second for another transaction, and not as long as usual."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,17 @@ def test_a_file_of_sqlite_is_waited_for_for_a_second_and_then_as_before(tmp_path
     database.close()
 
 
+@contextmanager
+def holding(file: Path) -> Iterator[None]:
+    """Hold the lock of a file of SQLite, as another process does."""
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
 def test_a_transaction_that_is_open_is_told_as_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +52,7 @@ def test_a_transaction_that_is_open_is_told_as_busy(
     database = Database(f"sqlite:///{tmp_path}/shop.db", prefix="rmq_", connections=2)
     database.create_tables()
     halves = SqlHalves(SqlStubs(database.engine, database.stubs))
-    with database.engine.begin():  # it holds the file
+    with holding(tmp_path / "shop.db"):
         with pytest.raises(OperationalError) as error:
             halves.entomb("M" * 32, "orders", 100.0)
         assert is_database_busy(error.value)

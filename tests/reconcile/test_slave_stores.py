@@ -294,6 +294,7 @@ def test_the_store_of_a_live_slave_is_judged_and_compared_while_messages_come(
             until(lambda: ordered[0] >= 20)
             known, since = ordered[0], time.monotonic()
             until(lambda: time.monotonic() - since > 9)
+            until(lambda: any(Path(slave.store, "consumequeue").glob("orders/*/*")))
 
             pair = ("--store", f"pair={master.store}", "--slave-store", f"pair={slave.store}")
             code, summary = reconciled("--store", f"pair={slave.store}")

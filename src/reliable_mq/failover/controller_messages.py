@@ -204,14 +204,17 @@ def _accepted(answer: Command) -> Command:
     return answer
 
 
+@decodable
 class _Leader(Header, frozen=True, kw_only=True, rename="camel"):
     controller_leader_address: str | None = None
 
 
+@decodable
 class _NextId(Header, frozen=True, kw_only=True, rename="camel"):
     next_broker_id: I64
 
 
+@decodable
 class _Master(Header, frozen=True, kw_only=True, rename="camel"):
     master_broker_id: I64 | None = None
     master_address: str | None = None

@@ -13,6 +13,17 @@ from tests.broker_core.probes.asking import (
 from reliable_mq.wire.codes import RequestCode as Ask
 
 ASKED = [
+    Probe(
+        "a role without a controller",
+        Ask.NOTIFY_BROKER_ROLE_CHANGED,
+        {
+            "masterBrokerId": 1,
+            "masterAddress": "127.0.0.1:1",
+            "masterEpoch": 1,
+            "syncStateSetEpoch": 1,
+        },
+        body_of({"syncStateSet": [1], "syncStateSetEpoch": 1}),
+    ),
     Probe("producers of nobody", Ask.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "nobody"}),
     Probe("a group that nobody made", Ask.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "none"}),
     Probe("who consumes", Ask.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "fresh"}, shows_body=True),

@@ -182,7 +182,10 @@ def _missing(
         return (f"{listed} holds none: is storePathCommitLog elsewhere?",) if sure_end else ()
     found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
     if not queues:
-        found.append("it has no consume queues, which show where the log must end")
+        found.append(
+            "it has no consume queues, which show where the log must end; a running broker has "
+            "them 10 seconds after its first message"
+        )
     if not has_progress(store, queues):
         found.append(f"it has no config/{OFFSETS}, which has the offsets of consumer groups")
     return tuple(found)
