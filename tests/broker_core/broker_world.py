@@ -53,13 +53,12 @@ class BrokerWorld:
     Everything that is handed out is written and durable at once, unless `is_writing` is False.
     """
 
-    def __init__(
-        self, disk: MemoryDisk | None = None, *, is_warned: bool = False, **properties: str
-    ) -> None:
+    is_warned = False  # of properties that have no effect
+
+    def __init__(self, disk: MemoryDisk | None = None, **properties: str) -> None:
         self.disk = disk or MemoryDisk()
         self.now_ms = START_MS
         self.properties = {**SMALL, **properties}
-        self.is_warned = is_warned  # of properties that have no effect
         self.is_writing = True
         self.inbox: dict[int, list[Command]] = {}
         self.waiting: list[Turn] = []
