@@ -27,7 +27,7 @@ from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame, FrameReader
-from reliable_mq.wire.long_frame import LONG_SIZE_MIN, PIECE_SIZE, AnyFrame
+from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
 from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
@@ -41,7 +41,7 @@ _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not re
 _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
-_WHOLE_MAX = LONG_SIZE_MIN + PIECE_SIZE  # longer answers are written in pieces
+_WHOLE_MAX = LONG_SIZE_MIN  # longer answers are written in pieces; only they may be a `LongFrame`
 
 
 def now_ms() -> int:
