@@ -77,6 +77,26 @@ def test_a_master_that_waits_for_no_slave_gathers_what_it_sends(
     run_scene(scene())
 
 
+def test_a_master_that_stops_sends_more_than_one_turn_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever promotes the slave afterwards must lose nothing."""
+    monkeypatch.setattr(ha_master, "GATHER_SECONDS", 60.0)
+
+    async def scene() -> None:
+        async with serving(tmp_path / "m", **MASTER) as master:
+            follower = await followed(master)
+            async with AsyncClient(master.name_server_address) as client:
+                await client.create_topic("t", 1)
+                for _ in range(20):
+                    await client.send(Message(topic="t", body=bytes(60_000)))
+            assert follower.transfers == []
+            end = master._core.state.store.log.end
+        await eventually(lambda: sum(len(each.data) for each in follower.transfers) >= end)
+
+    run_scene(scene())
+
+
 def test_a_synchronous_master_sends_each_turn_and_no_transfer_crosses_a_segment(
     tmp_path: Path,
 ) -> None:

@@ -150,6 +150,11 @@ class HaMaster:
             self._is_gathering = True
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.advance)
 
+    def finish(self) -> None:
+        """Send what slaves lack, as far as they read it. Nothing more: the log is closed next."""
+        for connection in self._connections:
+            connection.finish()
+
     def _tend(self) -> None:
         """Send heartbeats, and close connections of slaves that are silent."""
         now = time.monotonic()
@@ -197,6 +202,7 @@ class SlaveConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._is_paused = False
         self._is_more_due = False
+        self._is_finished = False  # whether it is sent nothing more of the log
         self._is_known = False  # whether the door has let it in
         self._transport: asyncio.Transport
         self.state = SlaveState("")
@@ -257,10 +263,10 @@ class SlaveConnection(asyncio.Protocol):
         if is_first:
             self.push()
 
-    def push(self) -> None:
-        """Send what the slave does not have, as much as one turn allows."""
+    def push(self, size_max: int = _TURN_SIZE) -> None:
+        """Send what the slave does not have, about as many bytes as one turn allows."""
         state, log_ = self.state, self._master.log
-        if state.next < 0 or self._is_paused or self._is_more_due:
+        if state.next < 0 or self._is_paused or self._is_more_due or self._is_finished:
             return
         if not log_.start <= state.next <= log_.written:
             if state.next < log_.start:
@@ -269,7 +275,7 @@ class SlaveConnection(asyncio.Protocol):
                     "slave was away too long; give it an empty store"
                 )
             return
-        left = _TURN_SIZE
+        left = size_max
         while state.next < log_.written and not self._is_paused:
             if left <= 0:
                 self._is_more_due = True
@@ -291,6 +297,12 @@ class SlaveConnection(asyncio.Protocol):
             self.send(data)
         else:
             self.push()
+
+    def finish(self) -> None:
+        """Send what the slave does not have, if it reads, and then nothing more."""
+        self._is_more_due = False
+        self.push(_UNSENT_SIZE)
+        self._is_finished = True
 
     def _push_more(self) -> None:
         self._is_more_due = False

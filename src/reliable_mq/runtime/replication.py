@@ -275,7 +275,7 @@ class Replication:
     def finish(self) -> None:
         """Let the slaves have the end of the log, before the store is closed."""
         if self.master is not None:
-            self.master.advance()
+            self.master.finish()
 
     async def close(self) -> None:
         """Close the connections."""
