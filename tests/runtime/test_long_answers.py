@@ -216,6 +216,28 @@ def test_a_list_of_topics_is_created_in_steps_all_of_them_or_none(
     uvloop.run(scenario())
 
 
+def test_what_a_request_in_progress_has_sent_counts_as_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else many peers could let such requests wait, beyond the limit of their memory."""
+
+    async def scenario() -> None:
+        watch = Watch()
+        async with serving(tmp_path, watch) as (server, peer):
+            works, body = server._core.state.works, listed(8_000)
+            monkeypatch.setattr(works, "run", lambda _cost_max: None)
+            opaque = peer.put(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+            await eventually(lambda: works.busy)
+            (connection,) = (server._listener.connections[number] for number in works.busy)
+            assert connection.received_size >= len(body) > 200_000
+            monkeypatch.undo()
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+            await eventually(lambda: connection.received_size == 0)
+        assert not watch.causes
+
+    uvloop.run(scenario())
+
+
 def test_who_leaves_while_its_list_is_created_leaves_no_half_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
