@@ -9,6 +9,11 @@ def work(name: str, steps: int, done: list[str]) -> Work:
         yield 100
 
 
+def ended_at_once(done: list[str]) -> Work:
+    done.append("at once")
+    yield from ()
+
+
 def test_a_turn_runs_as_many_steps_as_it_has_time_for() -> None:
     works, done = LongWorks(), list[str]()
     works.add(1, work("a", 5, done))
@@ -18,6 +23,18 @@ def test_a_turn_runs_as_many_steps_as_it_has_time_for() -> None:
     works.run(1_000)
     assert done == ["a0", "a1", "a2", "a3", "a4"]
     assert not works.busy
+
+
+def test_works_of_one_step_are_not_done_all_in_one_turn() -> None:
+    works, done = LongWorks(), list[str]()
+    for connection in range(100):
+        works.add(connection, ended_at_once(done))
+
+    works.run(100)
+
+    assert 0 < len(done) < 10
+    works.run(10_000)
+    assert len(done) == 100
 
 
 def test_connections_take_turns_work_by_work() -> None:

@@ -89,6 +89,27 @@ def test_a_large_message_comes_whole_and_others_are_answered_meanwhile(
     uvloop.run(scenario())
 
 
+def test_a_message_of_any_size_comes_whole(tmp_path: Path) -> None:
+    """Also around the size from which answers are written in pieces."""
+
+    async def scenario() -> None:
+        watch = Watch()
+        async with serving(tmp_path, watch) as (_server, peer):
+            for number, size in enumerate(range(200_000, 400_000, 12_500)):
+                body = bytes([number]) * size
+                await stored(peer, body, f"key-{number}")
+                pulled = await peer.ask(RequestCode.PULL_MESSAGE, pull_of(number))
+                found = await peer.ask(RequestCode.QUERY_MESSAGE, query_of(f"key-{number}"))
+                (record,) = iter_records(pulled.body)
+                place = {"offset": str(record.commit_log_offset)}
+                viewed = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, place)
+                assert [record.body] == [each.body for each in iter_records(found.body)] == [body]
+                assert [record] == list(iter_records(viewed.body))
+        assert not watch.causes
+
+    uvloop.run(scenario())
+
+
 def test_a_peer_that_reads_a_large_message_slowly_holds_little_memory(tmp_path: Path) -> None:
     async def scenario() -> None:
         watch = Watch()
@@ -195,6 +216,28 @@ def test_a_list_of_topics_is_created_in_steps_all_of_them_or_none(
     uvloop.run(scenario())
 
 
+def test_what_a_request_in_progress_has_sent_counts_as_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else many peers could let such requests wait, beyond the limit of their memory."""
+
+    async def scenario() -> None:
+        watch = Watch()
+        async with serving(tmp_path, watch) as (server, peer):
+            works, body = server._core.state.works, listed(8_000)
+            monkeypatch.setattr(works, "run", lambda _cost_max: None)
+            opaque = peer.put(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+            await eventually(lambda: works.busy)
+            (connection,) = (server._listener.connections[number] for number in works.busy)
+            assert connection.received_size >= len(body) > 200_000
+            monkeypatch.undo()
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+            await eventually(lambda: connection.received_size == 0)
+        assert not watch.causes
+
+    uvloop.run(scenario())
+
+
 def test_who_leaves_while_its_list_is_created_leaves_no_half_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,16 +281,17 @@ def test_a_message_that_is_removed_while_it_is_sent_ends_the_connection_with_one
     uvloop.run(scenario())
 
 
-def test_all_topics_come_whole_however_long_their_table_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1_000, 2_250, 2_500, 4_000])
+def test_all_topics_come_whole_however_long_their_table_is(tmp_path: Path, count: int) -> None:
     async def scenario() -> None:
         watch = Watch()
         async with serving(tmp_path, watch) as (server, peer):
             code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-            assert (await peer.ask(code, {}, listed(4_000))).code == ResponseCode.SUCCESS
+            assert (await peer.ask(code, {}, listed(count))).code == ResponseCode.SUCCESS
             topics = server._core.state.topics
             answer: Command = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG, {})
             assert answer.body == topics.wrapped()
-            assert len(answer.body) > 500_000
+            assert len(answer.body) > 100 * count
         assert not watch.causes
 
     uvloop.run(scenario())

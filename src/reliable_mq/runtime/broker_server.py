@@ -379,7 +379,7 @@ class BrokerServer:
         self._tls.close()
         self._listener.stop_reading()
         await self._finish()
-        self._replication.finish()
+        await self._replication.finish()
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start must recover

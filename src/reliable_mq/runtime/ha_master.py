@@ -36,6 +36,9 @@ _TEND_SECONDS = 1.0
 _CONNECTIONS_MAX = 100
 GATHER_SECONDS = 0.005
 """So long a master that waits for no slave gathers what it sends."""
+FINISH_SECONDS = 1.0
+"""So long a master that stops waits until its slaves have reported the end of its log."""
+_LOOK_SECONDS = 0.002
 _TURN_SIZE = 128 * 1024  # bytes that one slave gets in one turn of the loop: 0.1 ms
 _SMALL_SIZE = 16 * 1024  # up to this, a copy costs less than a second piece
 _UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
@@ -150,6 +153,22 @@ class HaMaster:
             self._is_gathering = True
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.advance)
 
+    async def finish(self) -> None:
+        """Send what slaves lack, and wait a moment for their reports: the log is closed next.
+
+        A connection that is closed with unread reports is reset, and then what was sent is lost.
+        """
+        self.advance()
+        until = time.monotonic() + FINISH_SECONDS
+        while time.monotonic() < until and self._is_lacking:
+            await asyncio.sleep(_LOOK_SECONDS)
+        for connection in self._connections:
+            connection.is_finished = True
+
+    @property
+    def _is_lacking(self) -> bool:
+        return any(each.acknowledged < self.log.written for each in self.slaves)
+
     def _tend(self) -> None:
         """Send heartbeats, and close connections of slaves that are silent."""
         now = time.monotonic()
@@ -197,6 +216,7 @@ class SlaveConnection(asyncio.Protocol):
         self._reports = ReportReader()
         self._is_paused = False
         self._is_more_due = False
+        self.is_finished = False  # whether it is sent nothing more of the log
         self._is_known = False  # whether the door has let it in
         self._transport: asyncio.Transport
         self.state = SlaveState("")
@@ -260,7 +280,7 @@ class SlaveConnection(asyncio.Protocol):
     def push(self) -> None:
         """Send what the slave does not have, as much as one turn allows."""
         state, log_ = self.state, self._master.log
-        if state.next < 0 or self._is_paused or self._is_more_due:
+        if state.next < 0 or self._is_paused or self._is_more_due or self.is_finished:
             return
         if not log_.start <= state.next <= log_.written:
             if state.next < log_.start:

@@ -278,6 +278,9 @@ class HaSlave:
     async def _greet(self, link: MasterLink) -> None:
         """Say who this slave is: without a controller, nobody asks."""
 
+    def _note_epochs(self) -> None:
+        """Note the epochs of what has arrived, before it is stored: without a controller, none."""
+
     def _take_heard(self, found: list[Transfer]) -> None:
         """Note what a master has sent."""
         self._heard = time.monotonic()
@@ -286,12 +289,7 @@ class HaSlave:
             self.master.end = max(self.master.end, offset + len(part))
             self.master.rate.add(len(part), self._heard)
 
-    async def _verify(
-        self,
-        address: str,
-        master_range: tuple[int, int],
-        link: MasterLink,
-    ) -> None:
+    async def _verify(self, address: str, master_range: tuple[int, int], link: MasterLink) -> None:
         """Return when the slave's log is a part of the master's; the next transfer continues it.
 
         Raises:
@@ -368,6 +366,7 @@ class HaSlave:
             if not is_followed:  # only now: an address that answers may be anybody's
                 is_followed = self._followed(begin)
             if runs:
+                self._note_epochs()
                 store.copy(runs)
                 if heads := runs[-1].heads:
                     self.master.newest_ms = heads[-1][5]

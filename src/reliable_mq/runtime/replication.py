@@ -272,10 +272,10 @@ class Replication:
             seen = MasterLog(log_.end, config.ha_gap_max, config.slaves_needed, times)
             yield from figures_of_master(self.master.slaves, seen, time.monotonic(), now_ms)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """Let the slaves have the end of the log, before the store is closed."""
         if self.master is not None:
-            self.master.advance()
+            await self.master.finish()
 
     async def close(self) -> None:
         """Close the connections."""

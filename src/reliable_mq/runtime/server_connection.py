@@ -27,7 +27,7 @@ from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame, FrameReader
-from reliable_mq.wire.long_frame import LONG_SIZE_MIN, PIECE_SIZE, AnyFrame
+from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
 from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
@@ -41,7 +41,7 @@ _UNSENT_PAUSE = 1024 * 1024  # a peer with more unread bytes than this is not re
 _LARGE_AT_ONCE = 4
 _JOINED_MAX = 4096
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
-_WHOLE_MAX = LONG_SIZE_MIN + PIECE_SIZE  # longer answers are written in pieces
+_WHOLE_MAX = LONG_SIZE_MIN  # longer answers are written in pieces; only they may be a `LongFrame`
 
 
 def now_ms() -> int:
@@ -213,7 +213,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_busy = False  # whether the owner is in the middle of a command
         self._is_unread = False  # whether the peer has too many unread answers
         self._later: deque[Command | Frame] = deque()  # what was received and waits
-        self._later_size = 0  # bytes received for `_later`, until it is empty
+        self._later_size = 0  # bytes received for `_later`, until all of it is done
         self._has_unsent = False  # whether the listener has counted unread answers
         self._unread = UnreadAnswers()
         self._outbox = Outbox()  # answers that are written piece by piece
@@ -275,7 +275,7 @@ class ServerConnection(asyncio.Protocol):
             left = iter(commands)
             self._is_busy = bool(self._owner.received(self._connection, left))
             if self._is_busy:
-                self._leave(left, len(data))
+                self._leave(left, kept + len(data) - begun)
             return
         self._later_size += kept + len(data) - begun
         self._queue(commands or frames, is_first=is_first)
@@ -306,11 +306,10 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _leave(self, commands: Iterable[Command], size: int) -> None:
-        """Queue the commands that the owner has left. The whole read counts as held bytes."""
+        """Queue the commands that the owner has left. The one in progress counts as held, too."""
         self._later.extend(commands)
-        if self._later:
-            self._later_size = size
-            self._note_received()
+        self._later_size = size
+        self._note_received()
         self._transport.pause_reading()  # the owner wakes it
 
     def wake(self) -> None:
@@ -355,7 +354,7 @@ class ServerConnection(asyncio.Protocol):
             self._write_some()
         elif self._has_more:
             self._is_busy = bool(self._owner.received(self._connection, self._slice()))
-        if self._later_size and not (self._later or self._reader.uncut):
+        if self._later_size and not (self._later or self._is_busy or self._reader.uncut):
             self._later_size = 0
             self._note_received()
         if self._is_busy and not self._outbox.frames:
@@ -428,7 +427,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_unread = False
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
         self._note_read()
-        if self._has_more:
+        if self._has_more or self._later_size:
             self._handle_later()
         elif not self._reads_no_more and not self._transport.is_closing():
             self._transport.resume_reading()

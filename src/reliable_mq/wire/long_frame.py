@@ -11,7 +11,9 @@ from reliable_mq.errors import FrameError
 from reliable_mq.wire.frame import LENGTH_MAX
 
 PIECE_SIZE = 64 * 1024
-LONG_SIZE_MIN = 4 * PIECE_SIZE  # bytes of a body that is worth it; a usual pull has fewer
+LONG_SIZE_MIN = 5 * PIECE_SIZE
+"""Only bodies with more bytes are made in pieces; a usual pull has fewer. Whoever writes frames
+knows from this that shorter ones are `bytes`."""
 _LENGTH = struct.Struct(">i")
 
 
