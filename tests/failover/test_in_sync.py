@@ -44,7 +44,36 @@ def test_a_replica_is_waited_for_as_soon_as_the_controller_is_asked() -> None:
 
     assert replicas.confirm_log(followers(_2=100), 150) == 100
     replicas.refused()
+    assert replicas.confirm_log(followers(_2=100), 150) == 100, "the controller's set is not known"
+    replicas.confirm({1}, 0)
     assert replicas.confirm_log(followers(_2=100), 150) == 150
+
+
+def test_a_refusal_ends_no_wait_for_an_earlier_request_whose_answer_was_lost() -> None:
+    """The controller refuses the second request because it has taken the first one."""
+    replicas = InSyncReplicas(1)
+    replicas.confirm_log({}, 100)
+    replicas.ask(frozenset({1, 2}))
+    replicas.ask(frozenset({1, 2, 3}))
+    replicas.refused()
+
+    assert replicas.awaited == {2, 3}
+    assert replicas.confirm_log(followers(_2=100, _3=150), 150) == 100
+    replicas.confirm({1, 2}, 1)
+    assert replicas.awaited == {2}
+
+
+def test_a_request_whose_answer_was_lost_is_settled_by_another_one() -> None:
+    """Else a master would wait for ever for a replica that never joined, and is gone."""
+    replicas = InSyncReplicas(1)
+    replicas.ask(frozenset({1, 2}))
+
+    assert wanted(replicas, {}) == {1}
+    replicas.ask(frozenset({1}))
+    replicas.refused()  # the set of the controller is the same
+    replicas.confirm({1}, 0)
+    assert replicas.awaited == set()
+    assert wanted(replicas, {}) is None
 
 
 def test_nobody_leaves_the_set_before_the_controller_says_so() -> None:
@@ -136,6 +165,8 @@ class Simulated:
             self.at_controller, self.epoch = self.on_its_way[0], self.epoch + 1
             if self.random.random() < 0.6:
                 self.look()
+        elif self.on_its_way is not None:
+            self.replicas.refused()
         self.on_its_way = None
 
     def look(self) -> None:

@@ -57,7 +57,8 @@ class InSyncReplicas:
         self._own = own
         self.members = frozenset(members) | {own}
         self.epoch = epoch
-        self.asked: frozenset[int] | None = None  # not answered yet
+        self.asked: frozenset[int] | None = None  # perhaps the controller's set
+        self._is_refused = False  # whether the controller has refused what was asked last
         self.confirmed = 0  # the log offset up to which all of them have the log
 
     def invariants(self) -> None:
@@ -71,18 +72,26 @@ class InSyncReplicas:
         return (self.members | (self.asked or frozenset())) - {self._own}
 
     def confirm(self, members: Iterable[int], epoch: int) -> None:
-        """Note the set of the controller. A request is answered by a set with a newer epoch."""
-        if epoch > self.epoch:
+        """Note the set of the controller.
+
+        A request is settled by a set with a newer epoch; after a refusal also by the same one.
+        """
+        if epoch > self.epoch or (epoch == self.epoch and self._is_refused):
             self.members, self.epoch = frozenset(members) | {self._own}, epoch
-            self.asked = None
+            self.asked, self._is_refused = None, False
 
     def ask(self, members: frozenset[int]) -> None:
         """Note that the controller is asked for another set."""
         self.asked = (self.asked or frozenset()) | members
+        self._is_refused = False
 
     def refused(self) -> None:
-        """Note that the controller has refused the request: its set is as before."""
-        self.asked = None
+        """Note that the controller has refused the request, and that no other one is on its way.
+
+        It may have taken an earlier one whose answer was lost. So all of them are waited for until
+        the controller says its set.
+        """
+        self._is_refused = True
 
     def confirm_log(self, followers: Mapping[int, Follower], stored: int) -> int:
         """Return how far all of them have the log, which is stored here up to an offset."""
@@ -114,4 +123,5 @@ class InSyncReplicas:
             if number not in self.members and not each.is_learner and each.acknowledged >= floor
         }
         wanted = frozenset({self._own} | kept | joined)
-        return None if wanted == self.members else wanted
+        is_known = wanted == self.members and self.asked is None
+        return None if is_known else wanted
