@@ -226,14 +226,15 @@ class HaSlave:
             link.transport.close()
 
     async def _connected(self, address: str) -> MasterLink:
-        place = host_and_port_of(address)
-        async with asyncio.timeout(RETRY_SECONDS):
-            _transport, link = await asyncio.get_running_loop().create_connection(
-                self._new_link,
-                place.host,
-                place.port or 0,
-                ssl=self._tls() if self._tls is not None else None,
-            )
+        try:
+            place = host_and_port_of(address)
+            tls = self._tls() if self._tls is not None else None
+            async with asyncio.timeout(RETRY_SECONDS):
+                _transport, link = await asyncio.get_running_loop().create_connection(
+                    self._new_link, place.host, place.port or 0, ssl=tls
+                )
+        except ValueError as error:  # another server has told the address
+            raise ConnectionError(f"this is no address: {error}") from error
         return link
 
     async def _copy(self, address: str, link: MasterLink) -> None:

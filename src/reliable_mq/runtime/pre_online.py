@@ -72,11 +72,13 @@ class PreOnline:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _slaves(self) -> list[str]:
-        """Return the addresses of the slaves, by their ids."""
+        """Return the addresses of the slaves; one may be this broker's own, from before."""
         known: dict[int, str] = {}
-        for members in await all_members(self._links, self._core.state.config):
+        config = self._core.state.config
+        for members in await all_members(self._links, config):
             known.update(members or {})
-        return [known[number] for number in sorted(known) if number != MASTER]
+        slaves = [known[number] for number in sorted(known) if number != MASTER]
+        return [each for each in slaves if each != config.address]
 
     async def _take(self, address: str) -> str:
         """Take the progress of a slave over; return why that was not possible."""

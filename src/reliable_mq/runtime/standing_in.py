@@ -77,9 +77,9 @@ class StandingIn:
             return
         self._standing.give_way(time.monotonic() + GIVE_WAY_SECONDS)
         self._end("the master comes back")
-        self._registrar.master_ha = ha_address
-        if address:
-            self._registrar.master = address
+        if not self._registrar.is_controlled:  # else the controller says who the master is
+            self._registrar.master_ha = ha_address
+            self._registrar.master = address or self._registrar.master
         self._wake()
 
     async def watch_forever(self) -> None:

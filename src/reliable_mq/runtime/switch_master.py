@@ -64,6 +64,8 @@ class _SwitchConnection(SlaveConnection):
     def _read(self, data: bytes) -> int | None:
         newest: int | None = None
         for frame in self._slave_frames.feed(data):
+            if self._transport.is_closing():
+                return None
             if isinstance(frame, Hello):
                 self._welcome(frame)
             elif not self.state.broker_id:
@@ -77,6 +79,9 @@ class _SwitchConnection(SlaveConnection):
         state, switch = self.state, self._switch
         if state.next >= 0:
             raise FrameError("it says who it is in the middle of a copy")
+        if self._is_paused:
+            self.cut_off("it says who it is again and again, and reads no answer")
+            return
         state.broker_id, state.is_learner = hello.broker_id, hello.is_learner
         welcome = Welcome(switch.log.written, switch.history.all)
         self._transport.write(encode_welcome(welcome))

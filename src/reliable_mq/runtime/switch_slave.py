@@ -63,7 +63,7 @@ class SwitchSlave(HaSlave):
         super().__init__(store, find_master, find_range, tls, who)
         self._switch_store = store
         self._own_id = own_id
-        self._frames = SwitchTransfers()
+        self._frames = SwitchTransfers(self._note_epochs)
         self._welcomed = asyncio.Event()
         self._is_copying = False  # whether epochs of transfers are this log's
         self.confirmed = 0  # the log offset up to which all replicas in sync have the log
@@ -75,7 +75,7 @@ class SwitchSlave(HaSlave):
         return encode_report(offset)
 
     def _new_link(self) -> MasterLink:
-        self._frames, self._is_copying = SwitchTransfers(), False
+        self._frames, self._is_copying = SwitchTransfers(self._note_epochs), False
         self._welcomed.clear()
         return MasterLink(self._take_heard, self._frames)
 
@@ -142,11 +142,11 @@ class SwitchSlave(HaSlave):
         self.confirmed = max(self.confirmed, self._frames.confirmed)
         if self._frames.welcome is not None:
             self._welcomed.set()
-        if self._is_copying:
-            self._note_epochs()
 
     def _note_epochs(self) -> None:
         """Note the epochs of what has arrived, before it is stored."""
+        if not self._is_copying:
+            return
         store = self._switch_store
         epochs, self._frames.epochs = self._frames.epochs, []
         known = store.history.all
@@ -164,9 +164,14 @@ class SwitchSlave(HaSlave):
 
 
 class SwitchTransfers:
-    """Takes transfers out of what a master sends, and keeps what is beside them."""
+    """Takes transfers out of what a master sends, and keeps what is beside them.
 
-    def __init__(self) -> None:
+    Args:
+        on_epochs: called when epochs have arrived, before anybody has the transfers.
+    """
+
+    def __init__(self, on_epochs: Callable[[], None]) -> None:
+        self._on_epochs = on_epochs
         self._frames = MasterFrames()
         self.welcome: Welcome | None = None
         self.epochs: list[Epoch] = []  # of transfers, not noted yet
@@ -188,6 +193,8 @@ class SwitchTransfers:
             self.confirmed = max(self.confirmed, frame.confirmed)
             if frame.transfer.offset >= 0:  # -1: it has no log yet
                 found.append(frame.transfer)
+        if self.epochs:
+            self._on_epochs()
         return found
 
 
