@@ -19,6 +19,7 @@ class SmallController:
         is_away: whether it closes every connection without an answer.
         says: what it answers to each request instead, if that is set.
         takes_sets: whether it changes the set of replicas in sync.
+        misses: whether a closed connection is a dead broker.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -36,6 +37,7 @@ class SmallController:
         self.is_away = False
         self.says: Command | None = None
         self.takes_sets = True
+        self.misses = True
         self.asked: list[int] = []
 
     async def start(self) -> None:
@@ -66,7 +68,7 @@ class SmallController:
         gone = [number for number, at in self.alive.items() if at == connection.id]
         for number in gone:
             del self.alive[number]
-            if number == self.master:
+            if number == self.master and self.misses:
                 self.elect()
 
     def elect(self, wanted: int = 0) -> None:

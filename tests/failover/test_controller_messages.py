@@ -165,3 +165,9 @@ def test_a_body_of_something_else_is_an_error(body: bytes) -> None:
         messages.leadership_of(Command(0, body=body))
     with pytest.raises(ValueError):  # noqa: PT011
         messages.in_sync_of(Command(0, body=body))
+
+
+def test_an_error_is_no_refusal() -> None:
+    """A controller that fails may have changed the set; one that refuses has not."""
+    assert all(messages.is_refused(Command(code)) for code in (2000, 2001, 2003, 2006, 2013))
+    assert not any(messages.is_refused(Command(code)) for code in (0, 1, 2, 16))

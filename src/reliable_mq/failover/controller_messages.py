@@ -16,6 +16,9 @@ from reliable_mq.wire.headers import Header
 from reliable_mq.wire.java_int import I32, I64
 from reliable_mq.wire.peer_texts import read_json_as
 
+_REFUSALS = range(2000, 2015)
+"""The codes with which a controller refuses a request. One that leads no more answers 2007."""
+
 
 class Leadership(NamedTuple):
     """Who is the master of a name, by the controller.
@@ -153,6 +156,11 @@ def alter_in_sync(
         {"syncStateSet": sorted(wanted), "syncStateSetEpoch": leadership.in_sync_epoch}
     )
     return request(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
+
+
+def is_refused(answer: Command) -> bool:
+    """Return whether the controller has refused a request; an error may come after it acted."""
+    return answer.code in _REFUSALS
 
 
 def in_sync_of(answer: Command) -> tuple[frozenset[int], int]:

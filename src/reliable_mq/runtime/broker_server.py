@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -106,6 +107,7 @@ class BrokerServer:
         self._audit = AuditFile(options.store)
         self._config: BrokerConfig
         self._log_writer: LogWriter
+        self._opened = AsyncExitStack()  # what a start that fails must close
 
     @property
     def address(self) -> str:
@@ -129,37 +131,33 @@ class BrokerServer:
         """
         try:
             await self._start()
-        except StoreError as error:
+        except BaseException as error:
+            await self._listener.close()
+            await self._opened.aclose()
+            self.role.close()
             await self._abandon()
             folder = str(self._options.store)
-            if folder in str(error):
-                raise
-            # The store names its files relative to the folder.
-            raise type(error)(f"store {folder}: {error}") from error
-        except OSError as error:
-            await self._abandon()
-            if not is_out_of_room(error):
-                raise
-            lack = lack_of(error)
-            raise StoreError(f"store {self._options.store}: {lack.what}; {lack.advice}") from error
-        except BaseException:
-            await self._abandon()
+            if isinstance(error, StoreError) and folder not in str(error):  # its names are relative
+                raise type(error)(f"store {folder}: {error}") from error
+            if isinstance(error, OSError) and is_out_of_room(error):
+                lack = lack_of(error)
+                raise StoreError(f"store {folder}: {lack.what}; {lack.advice}") from error
             raise
 
     async def _start(self) -> None:
-        options = self._options
-        self._loop = asyncio.get_running_loop()
+        options, self._loop = self._options, asyncio.get_running_loop()
         await self._listener.bind(options.host, options.port)
         if options.store.exists():  # a new one is made when all ports are taken
             self._disk = FileDisk(options.store)
-        settled = await self._replication.settle(self._disk, options.properties, self.address)
+        port = self._listener.port
+        settled = await self._replication.settle(self._disk, options.properties, port)
         given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
             self._name_server = own_name_server(
                 options.store, given, self._audit, self._tls, self._listener.turns
             )
             await self._name_server.start(options.host, options.name_server_port)
-        places = {"namesrvAddr": self.name_server_address, "listenPort": str(self._listener.port)}
+        places = {"namesrvAddr": self.name_server_address, "listenPort": str(port)}
         properties = {**port_for_slaves(settled, options.port), **given, **places}
         config, warnings = broker_config(properties)
         for warning in warnings:
@@ -187,6 +185,7 @@ class BrokerServer:
             on_written=self._replication.early(self._core),
             on_broken=self._on_broken,
         )
+        self._opened.callback(self._log_writer.close)
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
@@ -195,6 +194,7 @@ class BrokerServer:
             tls=context_of_client(options.tls),
             dial=own.private_socket if own is not None else None,
         )
+        self._opened.push_async_callback(self._registrar.close)
         self._tls.watch()
         await self._replication.check(self._core, self._registrar)
         await self._listener.serve(self._core.decode)
@@ -370,6 +370,7 @@ class BrokerServer:
 
     async def close(self) -> None:
         """Finish the work that has begun, save everything, and stop."""
+        self._opened.pop_all()
         if self.role.is_fenced:  # nothing that waits may be acknowledged
             await self._listener.close()
         for task in self._timers:

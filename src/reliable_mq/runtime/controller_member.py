@@ -32,6 +32,7 @@ from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 
@@ -93,26 +94,27 @@ class ControllerMember:
         """The broker's number at the controller; 0: it has none yet."""
         return self.identity.broker_id if self.identity is not None else 0
 
-    async def join(self, disk: Disk, address: str) -> Leadership:
+    async def join(self, disk: Disk, port: int) -> Leadership:
         """Register a broker, and return who the master is. This waits until there is one.
 
-        A broker that starts again in this process goes on without a controller: it was told before.
+        A slave that starts again in this process goes on without a controller: it was told before.
+        A master waits for the controller, which says who is in sync.
 
         Args:
             disk: the broker's store.
-            address: the broker's, "host:port".
+            port: at which the broker listens.
 
         Raises:
             StoreError: when the store is of another broker, or another broker has its number.
         """
-        self._address = address
+        self._address = address_of(self._config.broker_ip, port)
         while True:
             try:
                 async with self._one:
                     self.leadership = await self._join(disk)
             except _FAULTS as error:
                 self._tell(error)
-                if self.leadership.master_id:
+                if self.leadership.master_id not in (0, self.own_id):
                     return self.leadership
             else:
                 self._told = ""
@@ -124,9 +126,10 @@ class ControllerMember:
         await self._check_alone(self.identity)
         answer = await self._ask(messages.register(self.identity, self._address, now_ms()))
         leadership = messages.leadership_of(answer)
-        await self._beat(self.identity)
+        await self._beat(self._leader, self.identity)
         if not self._tasks:
-            works = (self._beat_forever(), self._look_forever())
+            beats = map(self._beat_forever, self._config.controller_addresses)
+            works = (*beats, self._look_forever())
             self._tasks = [watched(each, self._on_broken) for each in works]
         if not leadership.master_id:
             leadership = await self._elected(self.identity, leadership)
@@ -235,8 +238,8 @@ class ControllerMember:
                 trouble = trouble or f"{address}: {error}"
         raise ValueError(trouble)
 
-    async def _beat(self, identity: Identity) -> None:
-        """Send one heartbeat to each controller."""
+    async def _beat(self, controller: str, identity: Identity) -> None:
+        """Send one heartbeat."""
         config = self._config
         beat = messages.heartbeat(
             identity,
@@ -245,19 +248,15 @@ class ControllerMember:
             config.controller_timeout_ms,
             config.election_priority,
         )
-        await asyncio.gather(
-            *(
-                self._links.call(each, msgspec.structs.replace(beat), _TIMEOUT)
-                for each in config.controller_addresses
-            ),
-            return_exceptions=True,  # a look says what is wrong
-        )
+        with contextlib.suppress(*_FAULTS):  # a look says what is wrong
+            await self._links.call(controller, beat, _TIMEOUT)
 
-    async def _beat_forever(self) -> None:
+    async def _beat_forever(self, controller: str) -> None:
+        """Send heartbeats to one controller: another one that is away delays none of them."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             if self.identity is not None:
-                await self._beat(self.identity)
+                await self._beat(controller, self.identity)
 
     def hint(self) -> None:
         """Look at who the master is, soon: somebody says that it has changed."""
@@ -314,7 +313,7 @@ class ControllerMember:
         async with self._one:
             asked = messages.alter_in_sync(identity, known, wanted, now_ms())
             answer = await self._ask(asked)
-        if answer.code != ResponseCode.SUCCESS:
+        if messages.is_refused(answer):
             self.hint()  # something has changed
             return None
         members, epoch = messages.in_sync_of(answer)

@@ -218,7 +218,7 @@ class Registrar:
         for address in self._addresses:
             try:
                 await self._links.call(address, unregistration(self._state), _FAREWELL_TIMEOUT)
-            except Unavailable as error:
+            except (Unavailable, FrameError) as error:
                 broker_events.UNREGISTRATION_FAILED.log(log, name_server=address, error=error)
 
     async def close(self) -> None:

@@ -90,7 +90,7 @@ class Replication:
         self._standing: StandingIn | None = None
 
     async def settle(
-        self, disk: Disk | None, properties: Mapping[str, str], _address: str
+        self, disk: Disk | None, properties: Mapping[str, str], _port: int
     ) -> dict[str, str]:
         """Decide the role of this start; see `BrokerRole.settle`."""
         return self._role.settle(disk, properties)

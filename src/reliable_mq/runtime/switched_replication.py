@@ -16,13 +16,7 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SLAVE, SYNC_MASTER
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.errors import (
-    FormerMaster,
-    FrameError,
-    ProtocolError,
-    StoreError,
-    Unavailable,
-)
+from reliable_mq.errors import FormerMaster, StoreError
 from reliable_mq.failover import epochs
 from reliable_mq.failover.controlled import Controlled
 from reliable_mq.failover.controller_messages import Leadership, LiveState
@@ -30,6 +24,7 @@ from reliable_mq.failover.epochs import Epoch, EpochHistory, load_epochs
 from reliable_mq.failover.in_sync import Follower, InSyncReplicas
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_status import SlaveState
+from reliable_mq.runtime.broker_members import ASKING_FAULTS
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.controller_member import ControllerMember
 from reliable_mq.runtime.ha_master import HaMaster
@@ -51,7 +46,6 @@ LOOK_SECONDS = 1.0
 """Between two looks at which replicas are in sync."""
 _FIND_SECONDS = 2.0  # between two questions for the master's port for slaves
 _TIMEOUT = 3.0
-_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError)
 
 
 class SwitchedReplication(Replication):
@@ -86,13 +80,13 @@ class SwitchedReplication(Replication):
         return self._leadership.master_id == self._member.own_id
 
     async def settle(
-        self, disk: Disk | None, properties: Mapping[str, str], address: str
+        self, disk: Disk | None, properties: Mapping[str, str], port: int
     ) -> dict[str, str]:
         """Join the controller, and take the role that it says. This waits for an answer."""
         if disk is None:
             raise StoreError("the folder of the store is missing")
         self._disk = disk
-        leadership = self._leadership = await self._member.join(disk, address)
+        leadership = self._leadership = await self._member.join(disk, port)
         role, broker_id = (SYNC_MASTER, 0) if self._is_master else (SLAVE, self._member.own_id)
         return self._role.settle_as(disk, properties, role, broker_id, leadership.epoch)
 
@@ -110,7 +104,12 @@ class SwitchedReplication(Replication):
         self._note_epoch(self._leadership.epoch)
 
     def _begin_epoch(self, offset: int) -> bool:
-        """Note that this master's epoch begins; return whether it is new."""
+        """Note that this master's epoch begins; return whether it is new.
+
+        A master that started again before the controller missed it goes on in its epoch.
+        """
+        if self._history.last == self._leadership.epoch:
+            return False
         self._history.forget_before(self._core.state.store.log.start)
         return self._history.begin(Epoch(self._leadership.epoch, offset))
 
@@ -136,6 +135,7 @@ class SwitchedReplication(Replication):
             self.master.on_stored = partial(self._note_reports, core)
         self._member.live = self._live
         await super().serve(core)
+        self._note_reports(core)  # before the first message: a master alone may say SEND_OK
         self._member.on_taken = self._end_taken
         self._member.on_change = self._changed
 
@@ -180,7 +180,7 @@ class SwitchedReplication(Replication):
                 try:
                     answer = await self._links.call(self._registrar.master, asked, _TIMEOUT)
                     self._master_ha = answer.ext_fields.get("masterHaAddress", self._master_ha)
-                except _FAULTS:
+                except ASKING_FAULTS:
                     self._master_ha = ""
             await asyncio.sleep(_FIND_SECONDS if self._master_ha else _FIND_SECONDS / 10)
 
@@ -267,7 +267,7 @@ class SwitchedReplication(Replication):
         in_sync.ask(wanted)
         try:
             answer = await self._member.alter(known, wanted)
-        except _FAULTS as error:
+        except ASKING_FAULTS as error:
             broker_events.IN_SYNC_NOT_CHANGED.log(log, wanted=sorted(wanted), reason=error)
             await asyncio.sleep(LOOK_SECONDS)
             return
