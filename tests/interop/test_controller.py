@@ -260,7 +260,7 @@ def test_a_master_that_was_stopped_for_long_acknowledges_nothing_and_follows(
         until(lambda: send(client, b"again"))
         assert {b"both", b"again"} <= bodies_in(two.address)
         until(lambda: log_end(one.address) == log_end(two.address))
-        assert "this broker starts again with its new role" in said(one)
+        assert "this store has role SLAVE" in said(one)
 
 
 def test_everything_acknowledged_survives_ten_deaths_of_the_master(
