@@ -137,6 +137,7 @@ def is_stored(client: Client) -> bool:
 
 
 def has_topic(broker: Broker) -> bool:
+    """Whether a slave has the topic: else it makes one of more queues when it is elected."""
     answer = asked(broker.address, Command(RequestCode.GET_TOPIC_CONFIG, ext_fields={"topic": "t"}))
     return answer.code == ResponseCode.SUCCESS
 
@@ -181,6 +182,7 @@ def test_mqadmin_shows_and_changes_who_is_the_master(
     with one, two, Client(controller.name_server_address) as client:
         in_sync(controller, 1, 2)
         client.create_topic("t", 1)
+        until(lambda: has_topic(two), seconds=120)
         assert send(client, b"x")
         names = controller.name_server_address
         leader = shell.run("getControllerMetaData", "-a", controller.address)
@@ -219,6 +221,7 @@ def test_a_surplus_that_was_not_acknowledged_is_cut_and_kept(
         in_sync(controller, 1, 2)
         client = stack.enter_context(Client(controller.name_server_address))
         client.create_topic("t", 1)
+        until(lambda: has_topic(two), seconds=120)
         assert send(client, b"both")
         common = log_end(one.address)
         os.kill(two.pids[0], signal.SIGSTOP)
@@ -249,6 +252,7 @@ def test_a_master_that_was_stopped_for_long_acknowledges_nothing_and_follows(
     with one, two, Client(controller.name_server_address) as client:
         in_sync(controller, 1, 2)
         client.create_topic("t", 1)
+        until(lambda: has_topic(two), seconds=120)
         assert send(client, b"both")
         os.kill(one.pids[0], signal.SIGSTOP)
         try:
@@ -275,6 +279,7 @@ def test_everything_acknowledged_survives_ten_deaths_of_the_master(
         in_sync(controller, 1, 2)
         client = stack.enter_context(Client(controller.name_server_address))
         client.create_topic("t", 2)
+        until(lambda: has_topic(brokers[1]), seconds=120)
         for death in range(10):
             master = brokers[leadership(controller).master_id - 1]
             acknowledged |= send_some(client, f"death {death}", 40)
@@ -303,6 +308,7 @@ def test_without_a_controller_nobody_is_elected_until_it_is_back(
         in_sync(controller, 1, 2)
         with Client(controller.name_server_address) as client:
             client.create_topic("t", 1)
+            until(lambda: has_topic(two), seconds=120)
             assert send(client, b"before")
         controller.kill()
         until(lambda: "no controller at" in said(two), seconds=120)
