@@ -242,8 +242,8 @@ class Settings(ClusterSettings):
     #: the least level of the lines that `run` and `resend` write: debug, info, warning, error or
     #: critical; None: info
     log_level: LogLevel | None = None
-    #: how long a stopping worker waits for its handlers; the client's `close_timeout_seconds`, if
-    #: it is set, goes before it
+    #: how long a stopping worker waits for its handlers, and a queue that moves to another worker
+    #: for its messages; the client's `close_timeout_seconds`, if it is set, goes before it
     shutdown_timeout_seconds: float = Field(30.0, gt=0, allow_inf_nan=False)
 
     if TYPE_CHECKING:  # pydantic also makes a SecretStr of a text, and a tuple of a list
