@@ -62,6 +62,7 @@ def due_in(seconds: float) -> dict[str, int]:
     return {TIMER_DELIVER_MS: now_ms() + int(seconds * 1000)}
 
 
+@pytest.mark.long
 def test_timed_messages_come_in_time_from_where_they_can_and_each_once(tmp_path: Path) -> None:
     """Some were delivered before the master went, some come meanwhile, some after it is back."""
     early, now, later = names("early", 20), names("now", 20), names("later", 20)
@@ -152,6 +153,7 @@ def test_without_another_master_messages_wait_for_their_own(
     )
 
 
+@pytest.mark.long
 def test_a_master_that_flaps_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     sent: list[bytes] = []
 
@@ -236,6 +238,7 @@ def test_a_restart_of_the_name_server_makes_nobody_stand_in(
     run_scene(scene())
 
 
+@pytest.mark.long
 def test_a_slave_that_stands_in_goes_on_after_the_name_server_was_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

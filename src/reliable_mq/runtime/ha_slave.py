@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from reliable_mq.errors import FrameError, LogsDiffer, StoreError
-from reliable_mq.host_and_port import host_and_port_of
+from reliable_mq.host_and_port import NotAPlace, host_and_port_of
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedLog, CopiedRun
 from reliable_mq.replication.ha_frames import Transfer, encode_report
@@ -233,7 +233,7 @@ class HaSlave:
                 _transport, link = await asyncio.get_running_loop().create_connection(
                     self._new_link, place.host, place.port or 0, ssl=tls
                 )
-        except ValueError as error:  # another server has told the address
+        except (NotAPlace, UnicodeError, OverflowError) as error:  # others have told the address
             raise ConnectionError(f"this is no address: {error}") from error
         return link
 
