@@ -10,11 +10,9 @@ import contextlib
 import ssl
 from collections.abc import Callable
 
-import msgspec
-
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.errors import FrameError, ProtocolError, StoreError, Unavailable
+from reliable_mq.errors import FrameError, StoreError, Unavailable
 from reliable_mq.failover import controller_messages as messages
 from reliable_mq.failover.controller_messages import Leadership, LiveState
 from reliable_mq.failover.identity import (
@@ -26,8 +24,8 @@ from reliable_mq.failover.identity import (
 )
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.registrar import send_nothing, sign_as
+from reliable_mq.runtime.broker_members import ASKING_FAULTS
+from reliable_mq.runtime.registrar import asking_links
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -41,7 +39,6 @@ HEARTBEAT_SECONDS = 1.0
 JOIN_SECONDS = 1.0
 """Between two attempts to join a controller that does not answer, or elects nobody."""
 _TIMEOUT = 3.0
-_FAULTS = (Unavailable, FrameError, ProtocolError, ValueError, KeyError, msgspec.MsgspecError)
 
 
 class ControllerMember:
@@ -74,15 +71,7 @@ class ControllerMember:
         self._tasks: list[asyncio.Task[None]] = []
         self._hint = asyncio.Event()
         self._one = asyncio.Lock()  # a look and a change of the set do not overtake each other
-        self._links = Links(
-            connect_timeout=_TIMEOUT,
-            on_request=lambda _address, _command: None,
-            greet=send_nothing,
-            on_lost=lambda _address: None,
-            sign=sign_as(config.access.inner_client),
-            tells_outages=False,
-            tls=tls,
-        )
+        self._links = asking_links(config, _TIMEOUT, tls)
         self.identity: Identity | None = None
         self.leadership = Leadership(0, "", 0)
         self.live: Callable[[], LiveState] = lambda: LiveState(-1, -1, -1)
@@ -112,7 +101,7 @@ class ControllerMember:
             try:
                 async with self._one:
                     self.leadership = await self._join(disk)
-            except _FAULTS as error:
+            except ASKING_FAULTS as error:
                 self._tell(error)
                 if self.leadership.master_id not in (0, self.own_id):
                     return self.leadership
@@ -199,7 +188,7 @@ class ControllerMember:
 
     async def _peer(self, address: str, asked: Command) -> Command | None:
         """Ask another broker; None: it does not answer."""
-        with contextlib.suppress(*_FAULTS):
+        with contextlib.suppress(*ASKING_FAULTS):
             answer = await self._links.call(address, asked, _TIMEOUT)
             return answer if answer.code == ResponseCode.SUCCESS else None
         return None
@@ -234,7 +223,7 @@ class ControllerMember:
                 if leader := messages.leader_of(answer):
                     return leader
                 trouble = trouble or f"{address} knows no leader"
-            except _FAULTS as error:
+            except ASKING_FAULTS as error:
                 trouble = trouble or f"{address}: {error}"
         raise ValueError(trouble)
 
@@ -248,7 +237,7 @@ class ControllerMember:
             config.controller_timeout_ms,
             config.election_priority,
         )
-        with contextlib.suppress(*_FAULTS):  # a look says what is wrong
+        with contextlib.suppress(*ASKING_FAULTS):  # a look says what is wrong
             await self._links.call(controller, beat, _TIMEOUT)
 
     async def _beat_forever(self, controller: str) -> None:
@@ -272,7 +261,7 @@ class ControllerMember:
             try:
                 async with self._one:
                     await self._look()
-            except _FAULTS as error:
+            except ASKING_FAULTS as error:
                 self._tell(error)
                 await asyncio.sleep(JOIN_SECONDS)
 

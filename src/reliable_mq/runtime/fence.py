@@ -9,16 +9,14 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-import msgspec
-
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.master_tables import epoch_of, log_bounds
 from reliable_mq.errors import FormerMaster
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, TIMEOUT, all_members, asked
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
-from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.registrar import send_nothing, sign_as
+from reliable_mq.runtime.registrar import asking_links
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 
@@ -45,16 +43,7 @@ class Fence:
     ) -> None:
         self._core = core
         self._role = role
-        config = core.state.config
-        self._links = Links(
-            connect_timeout=TIMEOUT,
-            on_request=lambda _address, _command: None,
-            greet=send_nothing,
-            on_lost=lambda _address: None,
-            sign=sign_as(config.access.inner_client),
-            tells_outages=False,
-            tls=tls,
-        )
+        self._links = asking_links(core.state.config, TIMEOUT, tls)
 
     async def check(self) -> None:
         """Look before the broker serves: another master with the same epoch was there first.
@@ -93,8 +82,7 @@ class Fence:
         """Return the epoch of a master and where its log ends; None: it does not answer."""
         try:
             answer = await asked(self._links, address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
-            return address, int(table.get("brokerEpoch", 0)), int(table["commitLogMaxOffset"])
+            return address, epoch_of(answer.body), log_bounds(answer.body)[1]
         except ASKING_FAULTS:
             return None
 

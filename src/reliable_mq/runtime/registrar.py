@@ -14,6 +14,7 @@ from functools import partial
 
 from reliable_mq.access.users import User
 from reliable_mq.broker_core.answers import Answer
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.registration import (
     heartbeat,
     registrations,
@@ -231,6 +232,27 @@ def sign_as(user: User | None) -> Sign | None:
     if user is None:
         return None
     return partial(add_signature, access_key=user.username, secret=user.password)
+
+
+def asking_links(
+    config: BrokerConfig, timeout: float, tls: Callable[[], ssl.SSLContext] | None
+) -> Links:
+    """Return links of a broker that asks other servers, and signs as the inner client.
+
+    Args:
+        config: of the broker.
+        timeout: seconds until an attempt to connect is given up.
+        tls: see `Links`.
+    """
+    return Links(
+        connect_timeout=timeout,
+        on_request=lambda _address, _command: None,
+        greet=send_nothing,
+        on_lost=lambda _address: None,
+        sign=sign_as(config.access.inner_client),
+        tells_outages=False,
+        tls=tls,
+    )
 
 
 async def send_nothing(_address: str, _link: Link) -> None:

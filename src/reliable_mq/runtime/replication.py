@@ -37,7 +37,7 @@ from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.machine_memory import memory_of_machine
 from reliable_mq.runtime.pre_online import PreOnline
-from reliable_mq.runtime.registrar import Registrar, send_nothing, sign_as
+from reliable_mq.runtime.registrar import Registrar, asking_links
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.slave_door import SlaveDoor, is_bare, slave_door
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
@@ -161,7 +161,7 @@ class Replication:
     async def _come_online(self, core: BrokerCore) -> None:
         """Take over what the slaves have done meanwhile; then everybody is served."""
         if self.master is not None and self._comes_back:
-            links = self._links = self._open_links()
+            links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
             await PreOnline(core, self.master, links).run()
             core.go_online()
 
@@ -191,7 +191,7 @@ class Replication:
         if not self._config.is_slave:
             watching = [] if self._fence is None else [self._fence.watch_forever()]
             return [*watching, registrar.beat_forever()] if self._config.stands_in else watching
-        links = self._links = self._open_links()
+        links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
         tables = TableFollower(core, links, registrar, self._role)
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
@@ -205,17 +205,6 @@ class Replication:
             works += [standing.watch_forever(), standing.deliver_forever()]
             works.append(registrar.beat_forever())
         return works
-
-    def _open_links(self) -> Links:
-        return Links(
-            connect_timeout=_TIMEOUT,
-            on_request=lambda _address, _command: None,
-            greet=send_nothing,
-            on_lost=lambda _address: None,
-            sign=sign_as(self._config.access.inner_client),
-            tells_outages=False,
-            tls=self._tls,
-        )
 
     def _new_master(self, door: SlaveDoor) -> HaMaster:
         return HaMaster(door)
