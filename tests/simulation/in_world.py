@@ -105,10 +105,10 @@ async def _bound_sockets(_host: str, _port: int) -> list[_FakeSocket]:
 def in_world(world: World, links: Callable[[], WorldLinks], names: WorldNames) -> Iterator[None]:
     """Let the product live in the world: by its clock, with its sockets, in a hurry."""
 
-    def links_of(**_options: object) -> WorldLinks:
+    def links_of(*_of: object) -> WorldLinks:
         return links()
 
-    def names_of(**_options: object) -> WorldNames:
+    def names_of(*_of: object, **_options: object) -> WorldNames:
         return names
 
     with ExitStack() as stack:
@@ -122,7 +122,7 @@ def in_world(world: World, links: Callable[[], WorldLinks], names: WorldNames) -
             stack.enter_context(mock.patch.object(module, name, seconds))
         stack.enter_context(mock.patch.object(ha_master, "bound_sockets", _bound_sockets))
         stack.enter_context(mock.patch.object(ha_master, "Acceptor", _Acceptor))
-        stack.enter_context(mock.patch.object(replication, "Links", links_of))
-        stack.enter_context(mock.patch.object(fence, "Links", names_of))
+        stack.enter_context(mock.patch.object(replication, "asking_links", links_of))
+        stack.enter_context(mock.patch.object(fence, "asking_links", names_of))
         stack.enter_context(mock.patch.object(registrar, "Links", names_of))
         yield
