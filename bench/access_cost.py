@@ -136,6 +136,11 @@ def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
                 for each, beside in zip(seen[name], seen["off"], strict=True)
             )
             print(f"{what}: off {off:,.1f}, {name} {found:,.1f}, median of ratios {ratio:.3f}")
+        ratio = statistics.median(
+            each[what] / beside[what]
+            for each, beside in zip(seen["on"], seen["signed"], strict=True)
+        )
+        print(f"{what}: on to signed, median of ratios {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ class WarmProgram:
 
     def __init__(self, name: str, directory: Path, **options: object) -> None:
         self._name = name
+        directory.mkdir(parents=True, exist_ok=True)
         self._errors = (directory / f"{name}.stderr").open("w")
         self._child = subprocess.Popen(
             _program(name, directory, {**options, "rounds": "stdin"}),
