@@ -16,7 +16,7 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Message
 from reliable_mq.runtime.blocking_link import BlockingLink
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 
 pytestmark = INTEROP
@@ -44,8 +44,9 @@ def apaches(folder: Path, settings: dict[str, str], name_servers: str = "") -> B
 def log_end(address: str) -> int:
     """Return where a broker's log ends, by its own account."""
     with BlockingLink(address, 10) as link:
-        body = link.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO)).body
-    table = msgspec.json.decode(body, type=dict[str, dict[str, str]])["table"]
+        answer = link.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert answer.code == ResponseCode.SUCCESS, f"{address}: {answer.code}, {answer.remark}"
+    table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
     return int(table["commitLogMaxOffset"])
 
 
