@@ -42,9 +42,19 @@ def apaches(folder: Path, settings: dict[str, str], name_servers: str = "") -> B
 
 
 def log_end(address: str) -> int:
-    """Return where a broker's log ends, by its own account."""
-    with BlockingLink(address, 10) as link:
-        answer = link.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    """Return where a broker's log ends, by its own account.
+
+    Apache's broker has no figures in its first second, and refuses (`StoreStatsService.getPutTps`).
+    """
+    answer = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+    def has_figures() -> bool:
+        nonlocal answer
+        with BlockingLink(address, 10) as link:
+            answer = link.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        return "NoSuchElementException" not in (answer.remark or "")
+
+    until(has_figures)
     assert answer.code == ResponseCode.SUCCESS, f"{address}: {answer.code}, {answer.remark}"
     table = msgspec.json.decode(answer.body, type=dict[str, dict[str, str]])["table"]
     return int(table["commitLogMaxOffset"])
