@@ -21,7 +21,7 @@ class ApacheController:
         self.directory = directory
         self.name_server_address = f"127.0.0.1:{free_port()}"
         self.address = f"127.0.0.1:{free_port()}"
-        self._settings = settings
+        self.settings = settings
         self.starts = 0
         self.process: LoggedProcess
 
@@ -45,7 +45,7 @@ class ApacheController:
             "controllerDLegerSelfId": "n0",
             "controllerStorePath": str(self.directory / "controller"),
             "mappedFileSize": str(4 * 1024 * 1024),
-            **self._settings,
+            **self.settings,
         }
         conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         command = java_command(

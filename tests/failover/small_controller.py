@@ -39,6 +39,7 @@ class SmallController:
         self.takes_sets = True
         self.misses = True
         self.asked: list[int] = []
+        self.asked_for: set[int] = set()  # numbers that were in a set that somebody wanted
 
     async def start(self) -> None:
         await self._listener.bind("127.0.0.1", 0)
@@ -133,6 +134,7 @@ class SmallController:
 
     def _alter(self, command: Command) -> Command:
         wanted, fields = fastjson.loads(command.body), command.ext_fields
+        self.asked_for.update(wanted["syncStateSet"])
         is_current = (int(fields["masterBrokerId"]), int(fields["masterEpoch"])) == (
             self.master,
             self.epoch,

@@ -107,6 +107,28 @@ def test_one_is_elected_the_other_follows_and_takes_over_in_the_same_process(
     run_scene(scene())
 
 
+def test_who_is_elected_after_a_new_topic_has_the_topic_as_it_was_made(tmp_path: Path) -> None:
+    """Not within the five seconds between two looks at the tables, but at once."""
+
+    async def scene() -> None:
+        async with (
+            name_server() as names,
+            small_controller() as controller,
+            serving(tmp_path / "one", names, controller),
+            serving(tmp_path / "two", names, controller) as second,
+            AsyncClient(names) as client,
+        ):
+            await eventually(lambda: controller.in_sync == {1, 2})
+            await client.create_topic("t", 3)
+            controller.elect(2)
+            await eventually(lambda: second.starts == 2)
+            topic = second._server._core.state.topics.get("t")
+            assert topic is not None
+            assert topic.queue_count == 3
+
+    run_scene(scene())
+
+
 def test_a_replica_of_the_set_is_waited_for_until_the_controller_lets_it_go(
     tmp_path: Path,
 ) -> None:

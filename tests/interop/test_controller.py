@@ -1,10 +1,12 @@
 """Under Apache's controller: it elects the master of our brokers, of Apache's, and of mixtures."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import pytest
@@ -35,6 +37,7 @@ SETTINGS = {
     "registerNameServerPeriod": "10000",
 }
 Make = Callable[[Path, ApacheController], Broker]
+B = TypeVar("B", bound=Broker)
 
 
 def ours(folder: Path, controller: ApacheController, **settings: str) -> ReliableMQBroker:
@@ -142,21 +145,53 @@ def has_topic(broker: Broker) -> bool:
     return answer.code == ResponseCode.SUCCESS
 
 
+def elect(shell: AdminShell, controller: ApacheController, number: int) -> None:
+    """Have a broker elected by mqadmin; wait until it is the master."""
+    words = ("-a", controller.address, "-b", number, "-bn", NAME, "-c", "DefaultCluster")
+    shell.run("electMaster", *words)
+    until(lambda: leadership(controller).master_id == number, seconds=120)
+
+
+class Pair(NamedTuple, Generic[B]):
+    """Two brokers in sync, and a client. Both have the topic "t". The first one is the master."""
+
+    one: B
+    two: B
+    client: Client
+
+
+@contextmanager
+def in_step(controller: ApacheController, one: B, two: B, queues: int = 1) -> Iterator[Pair[B]]:
+    """Run two brokers until both are in sync and have a topic; kill them at the end."""
+    with ExitStack() as stack:
+        for broker in (one, two):
+            broker.start()
+            stack.callback(broker.kill)
+        in_sync(controller, 1, 2)
+        client = stack.enter_context(Client(controller.name_server_address))
+        client.create_topic("t", queues)
+        until(lambda: has_topic(two), seconds=120)
+        yield Pair(one, two, client)
+
+
+@contextmanager
+def our_pair(
+    controller: ApacheController, folder: Path, queues: int = 1, **settings: str
+) -> Iterator[Pair[ReliableMQBroker]]:
+    """Run two brokers of ours; see `in_step`."""
+    one, two = (ours(folder / name, controller, **settings) for name in ("one", "two"))
+    with in_step(controller, one, two, queues) as pair:
+        yield pair
+
+
 @pytest.mark.parametrize("second_is", [ours, apaches])
 @pytest.mark.parametrize("first_is", [ours, apaches])
 def test_the_slave_is_elected_and_the_former_master_follows_it(
     first_is: Make, second_is: Make, controller: ApacheController, tmp_path: Path
 ) -> None:
     first, second = first_is(tmp_path / "one", controller), second_is(tmp_path / "two", controller)
-    with ExitStack() as stack:
-        first.start()
-        stack.callback(first.kill)
-        second.start()
-        stack.callback(second.kill)
-        in_sync(controller, 1, 2)
-        client = stack.enter_context(Client(controller.name_server_address))
-        client.create_topic("t", 2)
-        until(lambda: has_topic(second), seconds=120)
+    with in_step(controller, first, second, 2) as pair:
+        client = pair.client
         acknowledged = send_some(client, "first")
         assert len(acknowledged) == 30
         end(first)
@@ -178,11 +213,7 @@ def test_the_slave_is_elected_and_the_former_master_follows_it(
 def test_mqadmin_shows_and_changes_who_is_the_master(
     controller: ApacheController, shell: AdminShell, tmp_path: Path
 ) -> None:
-    one, two = ours(tmp_path / "one", controller), ours(tmp_path / "two", controller)
-    with one, two, Client(controller.name_server_address) as client:
-        in_sync(controller, 1, 2)
-        client.create_topic("t", 1)
-        until(lambda: has_topic(two), seconds=120)
+    with our_pair(controller, tmp_path) as (one, two, client):
         assert send(client, b"x")
         names = controller.name_server_address
         leader = shell.run("getControllerMetaData", "-a", controller.address)
@@ -196,9 +227,7 @@ def test_mqadmin_shows_and_changes_who_is_the_master(
         end_ = log_end(one.address)
         assert shown.count(f"EpochEntry{{epoch=1, startOffset=0, endOffset={end_}}}") == 2, shown
         assert "#InSyncSlaveNum\t1" in shell.run("haStatus", "-b", one.address)
-        words = ("-a", controller.address, "-b", 2, "-bn", NAME, "-c", "DefaultCluster")
-        shell.run("electMaster", *words)
-        until(lambda: leadership(controller).master_id == 2)
+        elect(shell, controller, 2)
         in_sync(controller, 1, 2)
         until(lambda: send(client, b"y"))
         assert bodies_in(two.address) == {b"x", b"y"}
@@ -210,18 +239,7 @@ def test_mqadmin_shows_and_changes_who_is_the_master(
 def test_a_surplus_that_was_not_acknowledged_is_cut_and_kept(
     controller: ApacheController, tmp_path: Path
 ) -> None:
-    quick = {"slaveTimeout": "500"}
-    one = ours(tmp_path / "one", controller, **quick)
-    two = ours(tmp_path / "two", controller, **quick)
-    with ExitStack() as stack:
-        one.start()
-        stack.callback(one.kill)
-        two.start()
-        stack.callback(two.kill)
-        in_sync(controller, 1, 2)
-        client = stack.enter_context(Client(controller.name_server_address))
-        client.create_topic("t", 1)
-        until(lambda: has_topic(two), seconds=120)
+    with our_pair(controller, tmp_path, slaveTimeout="500") as (one, two, client):
         assert send(client, b"both")
         common = log_end(one.address)
         os.kill(two.pids[0], signal.SIGSTOP)
@@ -246,13 +264,9 @@ def test_a_surplus_that_was_not_acknowledged_is_cut_and_kept(
 def test_a_master_that_was_stopped_for_long_acknowledges_nothing_and_follows(
     controller: ApacheController, tmp_path: Path
 ) -> None:
-    timeout = {"controllerHeartBeatTimeoutMills": "3000"}
-    one = ours(tmp_path / "one", controller, **timeout)
-    two = ours(tmp_path / "two", controller, **timeout)
-    with one, two, Client(controller.name_server_address) as client:
-        in_sync(controller, 1, 2)
-        client.create_topic("t", 1)
-        until(lambda: has_topic(two), seconds=120)
+    timeout = "3000"
+    with our_pair(controller, tmp_path, controllerHeartBeatTimeoutMills=timeout) as pair:
+        one, two, client = pair
         assert send(client, b"both")
         os.kill(one.pids[0], signal.SIGSTOP)
         try:
@@ -270,16 +284,9 @@ def test_a_master_that_was_stopped_for_long_acknowledges_nothing_and_follows(
 def test_everything_acknowledged_survives_ten_deaths_of_the_master(
     controller: ApacheController, tmp_path: Path
 ) -> None:
-    brokers = [ours(tmp_path / name, controller) for name in ("one", "two")]
     acknowledged: set[bytes] = set()
-    with ExitStack() as stack:
-        for broker in brokers:
-            broker.start()
-            stack.callback(broker.kill)
-        in_sync(controller, 1, 2)
-        client = stack.enter_context(Client(controller.name_server_address))
-        client.create_topic("t", 2)
-        until(lambda: has_topic(brokers[1]), seconds=120)
+    with our_pair(controller, tmp_path, 2) as (one, two, client):
+        brokers = (one, two)
         for death in range(10):
             master = brokers[leadership(controller).master_id - 1]
             acknowledged |= send_some(client, f"death {death}", 40)
@@ -289,27 +296,18 @@ def test_everything_acknowledged_survives_ten_deaths_of_the_master(
             in_sync(controller, 1, 2)
             until(lambda: send(client, b"ready"))
         assert len(acknowledged) > 350
-        until(lambda: log_end(brokers[0].address) == log_end(brokers[1].address))
+        until(lambda: log_end(one.address) == log_end(two.address))
         for broker in brokers:
             assert acknowledged <= bodies_in(broker.address)
-        whole = log_end(brokers[0].address)
-        assert log_bytes(brokers[0], whole) == log_bytes(brokers[1], whole)
+        whole = log_end(one.address)
+        assert log_bytes(one, whole) == log_bytes(two, whole)
 
 
 def test_without_a_controller_nobody_is_elected_until_it_is_back(
     controller: ApacheController, tmp_path: Path
 ) -> None:
-    one, two = ours(tmp_path / "one", controller), ours(tmp_path / "two", controller)
-    with ExitStack() as stack:
-        one.start()
-        stack.callback(one.kill)
-        two.start()
-        stack.callback(two.kill)
-        in_sync(controller, 1, 2)
-        with Client(controller.name_server_address) as client:
-            client.create_topic("t", 1)
-            until(lambda: has_topic(two), seconds=120)
-            assert send(client, b"before")
+    with our_pair(controller, tmp_path) as (one, two, client):
+        assert send(client, b"before")
         controller.kill()
         until(lambda: "no controller at" in said(two), seconds=120)
         end(one)
@@ -318,6 +316,35 @@ def test_without_a_controller_nobody_is_elected_until_it_is_back(
         until(lambda: leadership(controller).master_id == 2, seconds=120)
         begin(one)
         in_sync(controller, 1, 2)
-        with Client(controller.name_server_address) as client:
-            until(lambda: send(client, b"after"))
+        until(lambda: send(client, b"after"))
         until(lambda: bodies_in(two.address) >= {b"before", b"after"})
+
+
+def test_a_controller_from_an_old_copy_is_not_believed_until_its_epoch_is_higher(
+    controller: ApacheController, shell: AdminShell, tmp_path: Path
+) -> None:
+    """The way out is the one of the how-to page: elections, also of who is not in sync."""
+    data, copy = controller.directory / "controller", tmp_path / "copy"
+    with our_pair(controller, tmp_path) as (one, two, client):
+        controller.kill()
+        shutil.copytree(data, copy)
+        controller.start()
+        until(lambda: leadership(controller).master_id == 1, seconds=120)
+        elect(shell, controller, 2)
+        in_sync(controller, 1, 2)
+        until(lambda: send(client, b"after the copy"))
+
+        controller.kill()
+        shutil.rmtree(data)
+        shutil.copytree(copy, data)
+        controller.settings["enableElectUncleanMaster"] = "true"
+        controller.start()
+        words = "the data of the controller are an old copy"
+        until(lambda: all(words in said(broker) for broker in (one, two)), seconds=120)
+        assert send(client, b"meanwhile")
+        for number in (2, 1, 2):
+            elect(shell, controller, number)
+        in_sync(controller, 1, 2)
+        until(lambda: send(client, b"at last"))
+        assert {b"after the copy", b"meanwhile", b"at last"} <= bodies_in(two.address)
+        until(lambda: log_end(one.address) == log_end(two.address))

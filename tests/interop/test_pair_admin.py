@@ -45,7 +45,11 @@ PAIRS = {
     "ours/apache": (ours, apaches),
     "apache/ours": (apaches, ours),
 }
-OURS_ONLY = {"brokerVersion", "filesHeldSeconds", "masterTablesAgeSeconds", "masterTablesFailure"}
+OURS_ONLY = {
+    *("brokerVersion", "filesHeldSeconds", "masterTablesAgeSeconds", "masterTablesFailure"),
+    "brokerEpoch",  # the fence of pairs without a controller: decision 078
+    *("deliveredElsewhere", "standsIn"),  # of slaves: decision 083
+}
 """Names of `brokerStatus` that Apache's has not."""
 FLUSHED = "#MasterFlushOffset"
 """Our slave knows it; Apache's says 0 if no controller tells it."""

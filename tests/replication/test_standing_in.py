@@ -309,3 +309,41 @@ def test_an_acting_slave_takes_no_messages(tmp_path: Path) -> None:
             assert "no master available along with" in str(back[1])
 
     run_scene(scene())
+
+
+def test_a_notice_of_a_name_server_lets_a_slave_look_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache's name server gives it (`notifyMinBrokerIdChanged`); what it says is not believed."""
+
+    async def scene() -> None:
+        async with acting_world(tmp_path, ("other", "master"), **BEATS) as world:
+            slave = await world.start("slave", brokerHeartbeatInterval="3600000")
+            await world.copied()
+
+            def notice() -> None:
+                with RawClient(slave.address) as client:
+                    fields = {"minBrokerId": 1, "minBrokerAddr": slave.address}
+                    answer = client.ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields)
+                    assert answer.code == ResponseCode.SUCCESS
+
+            looks = list[float]()
+            look = rule.StandInDecision.look
+
+            def looked(decision: rule.StandInDecision, now: float, **found: Any) -> bool:
+                looks.append(now)
+                return look(decision, now, **found)
+
+            monkeypatch.setattr(rule.StandInDecision, "look", looked)
+            await asyncio.to_thread(notice)
+            await eventually(lambda: len(looks) == 1)
+            assert not world.is_acting(), "the master is there"
+            await world.stop("master")
+
+            async def is_acting() -> bool:
+                await asyncio.to_thread(notice)
+                return world.is_acting()
+
+            await eventually(is_acting)
+
+    run_scene(scene())

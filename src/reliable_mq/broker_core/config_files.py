@@ -16,6 +16,9 @@ _Act = Callable[[], None]
 class ConfigFiles:
     """Changed files by path, each with the function that makes its text.
 
+    Attributes:
+        on_change: called with the path of each table that changes.
+
     Invariant F2: a waiting callback is called after a write whose text was made after the change.
     Exception: the text of the offsets may be made earlier, because nothing waits for it.
     """
@@ -25,6 +28,7 @@ class ConfigFiles:
         self._waiting: list[_Act] = []
         self._under_way: dict[str, _Dump] = {}
         self._waiting_under_way: list[_Act] = []
+        self.on_change: Callable[[str], None] = lambda _path: None
 
     @property
     def is_under_way(self) -> bool:
@@ -38,6 +42,7 @@ class ConfigFiles:
             self.changed = {path: dump, **self.changed}
         else:
             self.changed[path] = dump
+        self.on_change(path)
 
     def when_saved(self, act: _Act) -> None:
         """Call `act` when all changes up to now are on the medium; at once if there are none."""

@@ -18,6 +18,7 @@ class StandIn:
             store was a master's before: deliveries that it knows may have been cut from its log.
         is_acting: whether it stands in now.
         deliveries: what it delivers; None: nothing.
+        on_notice: called when a name server says that something has changed.
         on_master: called with the address for slaves, and the address, of a master that is back.
     """
 
@@ -26,6 +27,7 @@ class StandIn:
         self.knows_progress = False
         self.deliveries: DeliveriesElsewhere | None = None
         self.on_master: Callable[[str, str], None] = lambda _ha_address, _address: None
+        self.on_notice: Callable[[], None] = lambda: None
         self._count = 0  # messages of earlier times
         self._ended: list[DeliveriesElsewhere] = []  # with messages that are on their way
         self._when_idle: list[Callable[[], None]] = []

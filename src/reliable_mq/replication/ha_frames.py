@@ -2,7 +2,9 @@
 
 The slave sends reports: the offset up to which it has the log. The first one asks for the log from
 there. The master sends transfers: an offset, a size, and so many bytes of the log from there. A
-transfer without bytes is a heartbeat, and names the offset of the next transfer.
+transfer without bytes is a heartbeat, and names the offset of the next transfer. Two heartbeats
+with nothing between them are a hint: the master's tables have changed. Apache's slaves take them
+for heartbeats.
 
 Invariant W3: any split of the bytes gives the same reports and transfers.
 Source: Apache RocketMQ `DefaultHAConnection`, `DefaultHAClient`.
@@ -19,6 +21,8 @@ RECEIVED_TRANSFER_SIZE_MAX = 4 * 1024 * 1024
 """The most bytes in a transfer that is read. Apache's slave has a buffer of this size."""
 REPORT_SIZE = 8
 """Bytes of a report."""
+HINT_BEATS = 2
+"""So many heartbeats with nothing between them are a hint."""
 _OFFSET_MAX = 1 << 56  # beyond all disks; the first bytes of text are more
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.replication.ha_frames import HINT_BEATS, Transfer
+
 
 class TransferRate(msgspec.Struct):
     """Counts bytes: all of them, and how many there were in the last whole second."""
@@ -76,6 +78,24 @@ class MasterState(msgspec.Struct):
     heard_ms: int = 0
     reported_ms: int = 0
     rate: TransferRate = msgspec.field(default_factory=TransferRate)
+    _beats: int = 0  # heartbeats since the last bytes of the log
+
+    def take(self, found: Sequence[Transfer], now: float, now_ms: int) -> bool:
+        """Note what has arrived; return whether a hint is in it: see `ha_frames`.
+
+        Args:
+            found: the transfers.
+            now: see `TransferRate`.
+            now_ms: milliseconds since the epoch.
+        """
+        self.heard_ms, has_hint = now_ms, False
+        for offset, part in found:
+            self.end = max(self.end, offset + len(part))
+            self.rate.add(len(part), now)
+            self._beats = 0 if part else self._beats + 1
+            if self._beats == HINT_BEATS:
+                self._beats, has_hint = 0, True
+        return has_hint
 
 
 _NO_MASTER = {

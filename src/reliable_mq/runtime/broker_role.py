@@ -170,8 +170,9 @@ class BrokerRole:
             self.on_end()
 
     def _change(self, **changes: object) -> None:
-        self.note = msgspec.structs.replace(self.note, **changes)
-        save_role(self._disk, self.note)
+        note = msgspec.structs.replace(self.note, **changes)
+        save_role(self._disk, note)  # first: a change that is not on the disk is made again
+        self.note = note
 
     def close(self) -> None:
         """Sync what was acknowledged, after the last reply."""

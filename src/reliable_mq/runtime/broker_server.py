@@ -372,7 +372,7 @@ class BrokerServer:
         """Finish the work that has begun, save everything, and stop."""
         self._opened.pop_all()
         if self.role.is_fenced:  # nothing that waits may be acknowledged
-            await self._listener.close()
+            await self._listener.close(at_once=True)
         for task in self._timers:
             task.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)

@@ -1,7 +1,8 @@
 """A broker under a controller: one broker after another, on the same store and ports.
 
 When the controller elects another master, the running broker ends and the next one starts with its
-new role. The process, and the connection to the controller, stay.
+new role. The process, and the connection to the controller, stay. If the disk is full then, the
+start is tried again: another process would find it full, too.
 """
 
 import asyncio
@@ -10,7 +11,14 @@ from functools import partial
 import msgspec
 
 from reliable_mq.broker_core.config_reading import broker_config
-from reliable_mq.errors import AddressRefused, ConfigurationError, FormerMaster, ReliableMQError
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.errors import (
+    AddressRefused,
+    ConfigurationError,
+    FormerMaster,
+    ReliableMQError,
+    StoreError,
+)
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
@@ -101,8 +109,9 @@ class ControlledBroker:
                 await server.start()
             except FormerMaster as error:
                 broker_events.ROLE_IN_DOUBT.log(log, error=error)
-            except AddressRefused as error:
-                if not self.starts:
+            except (AddressRefused, StoreError) as error:
+                is_passing = isinstance(error, AddressRefused) or is_out_of_room(error)
+                if not (self.starts and is_passing):
                     raise
                 broker_events.NOT_STARTED_AGAIN.log(log, error=error)
             else:

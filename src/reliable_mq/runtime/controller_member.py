@@ -15,6 +15,8 @@ from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.errors import FrameError, StoreError, Unavailable
 from reliable_mq.failover import controller_messages as messages
 from reliable_mq.failover.controller_messages import Leadership, LiveState
+from reliable_mq.failover.epochs import PATH as EPOCHS_PATH
+from reliable_mq.failover.epochs import load_epochs
 from reliable_mq.failover.identity import (
     APPLIED_PATH,
     PATH,
@@ -47,6 +49,7 @@ class ControllerMember:
     Attributes:
         identity: who the broker is; None: it has no number yet.
         leadership: who the master is, as far as it is known.
+        replicas: the addresses of all brokers of the name, by number, as the controller knows them.
         live: returns what heartbeats say.
         on_change: called with each look at who the master is.
         on_taken: called when another broker has this broker's number.
@@ -69,11 +72,13 @@ class ControllerMember:
         self._leader = ""
         self._told = ""  # the trouble that has a line in the log
         self._tasks: list[asyncio.Task[None]] = []
+        self._stored_epoch = -1  # the newest one of this broker's log
         self._hint = asyncio.Event()
         self._one = asyncio.Lock()  # a look and a change of the set do not overtake each other
         self._links = asking_links(config, _TIMEOUT, tls)
         self.identity: Identity | None = None
         self.leadership = Leadership(0, "", 0)
+        self.replicas: dict[int, str] = {}
         self.live: Callable[[], LiveState] = lambda: LiveState(-1, -1, -1)
         self.on_change: Callable[[Leadership], None] = lambda _leadership: None
         self.on_taken: Callable[[StoreError], None] = lambda _error: None
@@ -115,6 +120,7 @@ class ControllerMember:
         await self._check_alone(self.identity)
         answer = await self._ask(messages.register(self.identity, self._address, now_ms()))
         leadership = messages.leadership_of(answer)
+        self._stored_epoch = load_epochs(disk.read_text(EPOCHS_PATH)).last
         await self._beat(self._leader, self.identity)
         if not self._tasks:
             beats = map(self._beat_forever, self._config.controller_addresses)
@@ -122,6 +128,7 @@ class ControllerMember:
             self._tasks = [watched(each, self._on_broken) for each in works]
         if not leadership.master_id:
             leadership = await self._elected(self.identity, leadership)
+        self._refuse_older(leadership)
         if not leadership.master_id:
             raise ValueError(
                 f"nobody can be elected: replicas {sorted(leadership.in_sync)} are in sync, and "
@@ -172,12 +179,16 @@ class ControllerMember:
 
     async def _check_alone(self, identity: Identity) -> None:
         """Raise if another broker with this number is there: one store is a copy of the other."""
-        answer = await self._ask(messages.ask_replicas(identity.name))
         asked = request(RequestCode.GET_BROKER_RUNTIME_INFO)
-        for each in messages.replicas_of(answer, identity.name):
+        for each in await self._all_replicas(identity.name):
             is_other = each.broker_id == identity.broker_id and each.address != self._address
             if is_other and each.is_alive and await self._peer(each.address, asked) is not None:
                 raise self._taken(identity, each.address)
+
+    async def _all_replicas(self, name: str) -> list[messages.Replica]:
+        found = messages.replicas_of(await self._ask(messages.ask_replicas(name)), name)
+        self.replicas = {each.broker_id: each.address for each in found}
+        return found
 
     def _taken(self, identity: Identity, address: str) -> StoreError:
         return StoreError(
@@ -272,16 +283,32 @@ class ControllerMember:
         leadership = messages.leadership_of(await self._ask(messages.ask_leadership(identity.name)))
         if not leadership.master_id:
             leadership = await self._elected(identity, leadership)
-        answer = await self._ask(messages.ask_replicas(identity.name))
-        for each in messages.replicas_of(answer, identity.name):
+        for each in await self._all_replicas(identity.name):
             if each.broker_id == identity.broker_id and each.address != self._address:
                 self.on_taken(self._taken(identity, each.address))
+        self._refuse_older(leadership)
         if self._told:
             self._told = ""
             broker_events.CONTROLLER_BACK.log(log, controller=self._leader)
         if leadership.master_id:
             self.leadership = leadership
             self.on_change(leadership)
+
+    def _refuse_older(self, found: Leadership) -> None:
+        """Raise if the controller knows less than this broker: an epoch has one master only.
+
+        Raises:
+            ValueError: then this broker goes on as before.
+        """
+        known = self.leadership
+        newest = max(self._stored_epoch, known.epoch)
+        is_other = found.epoch == known.epoch and known.master_id not in (0, found.master_id)
+        if found.master_id and (found.epoch < newest or is_other):
+            raise ValueError(
+                f"controller {self._leader} says that broker {found.master_id} is the master in "
+                f"epoch {found.epoch}, and this broker knows epoch {newest} already: the data of "
+                "the controller are an old copy; elect a master until its epoch is higher"
+            )
 
     async def alter(
         self, known: Leadership, wanted: frozenset[int]

@@ -14,6 +14,7 @@ from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_frames import (
+    HINT_BEATS,
     TRANSFER_SIZE_MAX,
     ReportReader,
     encode_transfer_head,
@@ -67,6 +68,7 @@ class HaMaster:
         self._connections: dict[SlaveConnection, None] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._is_gathering = False  # whether `advance` is due
+        self._is_hint_due = False
         self.is_awaited = False  # whether clients wait for slaves
 
     def invariants(self) -> None:
@@ -82,12 +84,17 @@ class HaMaster:
         """The slaves that are connected and have reported."""
         return [each.state for each in self._connections if each.state.next >= 0]
 
+    @property
+    def _counted(self) -> list[SlaveState]:
+        """The slaves whose reports count: each connection is one."""
+        return self.slaves
+
     def acknowledged_by(self, count: int, gap_max: int) -> tuple[int, bool]:
         """Return how far so many slaves have the log, and whether so many keep up with it.
 
         A slave that lacks `gap_max` bytes or more does not keep up.
         """
-        best = sorted(self.slaves, key=lambda each: each.acknowledged, reverse=True)[:count]
+        best = sorted(self._counted, key=lambda each: each.acknowledged, reverse=True)[:count]
         if len(best) < count:
             return 0, False
         return best[-1].acknowledged, is_in_sync(best[-1], self.log.end, gap_max)
@@ -152,6 +159,17 @@ class HaMaster:
         elif self._connections and not self._is_gathering:
             self._is_gathering = True
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self.advance)
+
+    def hint(self) -> None:
+        """Let slaves ask for the tables at once, behind what this turn of the loop does."""
+        if self._connections and not self._is_hint_due:
+            self._is_hint_due = True
+            asyncio.get_running_loop().call_soon(self._hint)
+
+    def _hint(self) -> None:
+        self._is_hint_due = False
+        for connection in self._connections:
+            connection.hint()
 
     async def finish(self) -> None:
         """Send what slaves lack, and wait a moment for their reports: the log is closed next.
@@ -311,6 +329,12 @@ class SlaveConnection(asyncio.Protocol):
             self.send(data)
         else:
             self.push()
+
+    def hint(self) -> None:
+        """Tell a slave that the tables have changed; one that reads nothing asks for them later."""
+        if self.state.next >= 0 and not (self._is_paused or self.is_finished):
+            for _ in range(HINT_BEATS):
+                self.send(b"")
 
     def _push_more(self) -> None:
         self._is_more_due = False

@@ -151,6 +151,7 @@ class HaSlave:
         self.master = MasterState()
         self._pause = FIRST_RETRY_SECONDS
         self._woken = asyncio.Event()
+        self.on_hint: Callable[[], None] = lambda: None  # the master's tables have changed
 
     @property
     def is_following(self) -> bool:
@@ -285,10 +286,8 @@ class HaSlave:
     def _take_heard(self, found: list[Transfer]) -> None:
         """Note what a master has sent."""
         self._heard = time.monotonic()
-        self.master.heard_ms = now_ms()
-        for offset, part in found:
-            self.master.end = max(self.master.end, offset + len(part))
-            self.master.rate.add(len(part), self._heard)
+        if self.master.take(found, self._heard, now_ms()):
+            self.on_hint()
 
     async def _verify(self, address: str, master_range: tuple[int, int], link: MasterLink) -> None:
         """Return when the slave's log is a part of the master's; the next transfer continues it.

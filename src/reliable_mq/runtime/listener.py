@@ -32,6 +32,9 @@ from reliable_mq.wire.long_frame import AnyFrame
 log = limited_log(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
+FINISH_SECONDS = 1.0
+"""So long a stop waits for peers that have not read their last answers."""
+_LOOK_SECONDS = 0.002
 
 
 class Listener:
@@ -292,6 +295,10 @@ class Listener:
         if connection is not None:
             connection.close()
 
+    @property
+    def _is_answering(self) -> bool:
+        return any(each.is_answering for each in self.connections.values())
+
     def stop_reading(self) -> None:
         """Accept no more commands. Answers to earlier commands can still be sent."""
         self._is_stopped = True
@@ -300,13 +307,21 @@ class Listener:
         for connection in self.connections.values():
             connection.stop_reading()
 
-    async def close(self) -> None:
-        """Stop listening and close the connections. Answers already written are still sent."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """Stop listening and close the connections.
+
+        Peers that read get their last answers whole, if it is not to be done at once.
+        """
         if self._idle_check:
             self._idle_check.cancel()
         self._is_stopped = True
         for acceptor in self._acceptors:
             await acceptor.close()
+        for connection in self.connections.values():
+            connection.finish()
+        until = time.monotonic() + (0 if at_once else FINISH_SECONDS)
+        while time.monotonic() < until and self._is_answering:
+            await asyncio.sleep(_LOOK_SECONDS)
         for connection in list(self.connections.values()):
             connection.close()
 

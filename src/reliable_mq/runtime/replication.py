@@ -15,9 +15,12 @@ import msgspec
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.log_walk import stored_after_ms
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.ha_figures import (
@@ -51,6 +54,7 @@ log = limited_log(__name__)
 
 _TIMEOUT = 5.0
 _PORTS_BELOW = 2
+_HINTED = frozenset({TOPICS_PATH, GROUPS_PATH, MODES_PATH})
 LogRange = Callable[[], Awaitable[tuple[int, int]]]
 
 
@@ -150,6 +154,7 @@ class Replication:
             self.master.on_report = partial(self._note_reports, core)
             self.master.is_awaited = True
         await self.master.serve(core.state.store.log)
+        core.state.files.on_change = partial(_hint, self.master)
         await self._come_online(core)
 
     @property
@@ -197,6 +202,7 @@ class Replication:
         slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
         self.report = slave.stored
         tables.master = slave.master
+        slave.on_hint = self._copy.on_unknown_topic = tables.hint
         works = [slave.follow_forever(), tables.follow_forever()]
         if self._config.stands_in:
             standing = self._standing = StandingIn(
@@ -276,6 +282,12 @@ class Replication:
             await self._links.close()
         if self._fence is not None:
             await self._fence.close()
+
+
+def _hint(master: HaMaster, path: str) -> None:
+    """Let slaves ask for a table that has changed; what else changes can wait some seconds."""
+    if path in _HINTED:
+        master.hint()
 
 
 Making = Callable[

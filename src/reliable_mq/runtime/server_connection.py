@@ -179,6 +179,7 @@ class ServerConnection(asyncio.Protocol):
         "_held",
         "_is_admitted",
         "_is_busy",
+        "_is_finishing",
         "_is_told",
         "_is_unread",
         "_last_used",
@@ -210,6 +211,7 @@ class ServerConnection(asyncio.Protocol):
         self._last_used = self._loop.time()
         self._is_told = False  # whether the log has the reason of the end
         self._reads_no_more = False
+        self._is_finishing = False  # whether waiting requests are left undone
         self._is_busy = False  # whether the owner is in the middle of a command
         self._is_unread = False  # whether the peer has too many unread answers
         self._later: deque[Command | Frame] = deque()  # what was received and waits
@@ -368,7 +370,9 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def _has_more(self) -> bool:
-        return bool(self._later or self._outbox.frames or self._is_busy or self._reader.uncut)
+        if self._outbox.frames or self._is_finishing:
+            return bool(self._outbox.frames)
+        return bool(self._later or self._is_busy or self._reader.uncut)
 
     def _handle_later(self) -> None:
         self._transport.pause_reading()
@@ -512,6 +516,17 @@ class ServerConnection(asyncio.Protocol):
         self._reads_no_more = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
+
+    def finish(self) -> None:
+        """Handle no more requests, and go on with the answers that are on their way."""
+        self._is_finishing = True
+        self.stop_reading()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the peer has not got all of its answers, and may still get them."""
+        is_unsent = self._outbox.frames or self._transport.get_write_buffer_size()
+        return bool(is_unsent) and not self._transport.is_closing()
 
     def close(self) -> None:
         self._is_told = True  # this side ends it, perhaps in the middle of a frame

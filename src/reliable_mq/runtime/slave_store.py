@@ -5,6 +5,7 @@ It receives runs of records. It says how far they are kept, and when there is ro
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.copier import Copier
@@ -37,6 +38,7 @@ class CoreAsSlaveStore:
         self.segment_size = self._log.segment_size
         self.history = EpochHistory()  # under a controller
         self.save_history: Callable[[], None] = lambda: None
+        self.on_unknown_topic: Callable[[], None] = lambda: None  # has messages in the log
 
     @property
     def surely_acknowledged(self) -> int:
@@ -101,9 +103,17 @@ class CoreAsSlaveStore:
 
     def copy(self, runs: Sequence[CopiedRun]) -> None:
         """Append records and blanks, and write them."""
+        lanes = self._store.appender.lanes
+        known = len(lanes)
         for run in runs:
             self._copier.append(*run)
+        new = len(lanes) - known
+        if new > 0 and any(not self._knows(topic) for topic, _ in islice(reversed(lanes), new)):
+            self.on_unknown_topic()
         self._run_turn()
+
+    def _knows(self, topic: str) -> bool:
+        return self._state.topics.get(topic) is not None
 
     async def room(self) -> None:
         """Return when there is room for more."""

@@ -16,6 +16,7 @@ from reliable_mq.failover.switch_frames import (
     encode_transfer_head,
     encode_welcome,
 )
+from reliable_mq.replication.ha_status import SlaveState
 from reliable_mq.runtime.ha_master import HaMaster, SlaveConnection
 from reliable_mq.runtime.slave_door import SlaveDoor
 
@@ -26,6 +27,7 @@ class SwitchMaster(HaMaster):
     Attributes:
         history: the epochs of the log.
         confirmed: returns how far all replicas in sync have the log.
+        is_known: whether the controller knows a number.
     """
 
     def __init__(self, door: SlaveDoor) -> None:
@@ -33,6 +35,28 @@ class SwitchMaster(HaMaster):
         self.history = EpochHistory()
         self.confirmed: Callable[[], int] = lambda: 0
         self.on_stored: Callable[[], None] = lambda: None
+        self.is_known: Callable[[int], bool] = lambda _number: True
+
+    @property
+    def by_number(self) -> dict[int, SlaveState]:
+        """The slaves that the controller knows, by number.
+
+        Of several connections with one number the one that has reported least counts. A slave has a
+        second one while it compares; and a stranger who names the number of a slave that is here
+        can only delay what is acknowledged.
+        """
+        found: dict[int, SlaveState] = {}
+        for each in self.slaves:
+            if not self.is_known(each.broker_id):
+                continue
+            other = found.setdefault(each.broker_id, each)
+            if each.acknowledged < other.acknowledged:
+                found[each.broker_id] = each
+        return found
+
+    @property
+    def _counted(self) -> list[SlaveState]:
+        return list(self.by_number.values())
 
     def stored(self) -> None:
         """Note that more of the log is stored: a master alone waits for its own disk only."""

@@ -105,8 +105,9 @@ class SwitchSlave(HaSlave):
             if begin:
                 store.begin_at(begin)
             link.transport.write(encode_report(begin))
+        known = history.all
         if history.replace(each for each in welcome.epochs if each.start <= begin):
-            store.save_history()
+            self._save_history(known)
         self._frames, self._is_copying = frames, True
         self._note_epochs()
         return begin, 0
@@ -155,7 +156,18 @@ class SwitchSlave(HaSlave):
             if each.number >= 0 and (not known or each >= known[0]):
                 is_new |= store.history.begin(each)
         if is_new:
-            store.save_history()
+            self._save_history(known)
+
+    def _save_history(self, before: tuple[Epoch, ...]) -> None:
+        """Write the epochs; if the disk has no room, forget them, so that they are noted again.
+
+        Without one of them on the disk, a start would cut what this slave has reported.
+        """
+        try:
+            self._switch_store.save_history()
+        except OSError:
+            self._switch_store.history.replace(before)
+            raise
 
     def _report(self, link: MasterLink) -> None:
         super()._report(link)

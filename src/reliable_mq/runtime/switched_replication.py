@@ -15,7 +15,7 @@ from typing import Any
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SLAVE, SYNC_MASTER
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.errors import FormerMaster, StoreError
 from reliable_mq.failover import epochs
 from reliable_mq.failover.controlled import Controlled
@@ -72,6 +72,7 @@ class SwitchedReplication(Replication):
         self._history = EpochHistory()
         self._in_sync = InSyncReplicas(0)
         self._followers: dict[int, Follower] = {}
+        self._strange: set[int] = set()  # numbers of slaves that the controller does not know
         self._look = asyncio.Event()
         self._master_ha = ""  # of a slave's master: its address for slaves
 
@@ -97,21 +98,22 @@ class SwitchedReplication(Replication):
         history = self._history = load_epochs(self._disk.read_text(epochs.PATH))
         is_changed = history.cut(log_.written)
         if self._is_master:
-            is_changed |= self._begin_epoch(log_.written if history.all else log_.start)
+            begin = log_.written if history.all else log_.start
+            is_changed |= self._begin_epoch(self._leadership.epoch, begin)
         if is_changed:
             self.save_history()
         await super().check(core, registrar)
         self._note_epoch(self._leadership.epoch)
 
-    def _begin_epoch(self, offset: int) -> bool:
-        """Note that this master's epoch begins; return whether it is new.
+    def _begin_epoch(self, epoch: int, offset: int) -> bool:
+        """Note that an epoch of this master begins; return whether it is new.
 
         A master that started again before the controller missed it goes on in its epoch.
         """
-        if self._history.last == self._leadership.epoch:
+        if self._history.last == epoch:
             return False
         self._history.forget_before(self._core.state.store.log.start)
-        return self._history.begin(Epoch(self._leadership.epoch, offset))
+        return self._history.begin(Epoch(epoch, offset))
 
     def save_history(self) -> None:
         """Write the epochs of the log durably."""
@@ -132,6 +134,7 @@ class SwitchedReplication(Replication):
             self._in_sync = InSyncReplicas(own, members, leadership.in_sync_epoch)
             self.master.history = self._history
             self.master.confirmed = lambda: self._in_sync.confirmed
+            self.master.is_known = self._is_replica
             self.master.on_stored = partial(self._note_reports, core)
         self._member.live = self._live
         await super().serve(core)
@@ -192,19 +195,32 @@ class SwitchedReplication(Replication):
         if leadership.master_id != before.master_id:
             self._end_role(leadership)
             return
+        if leadership.epoch > before.epoch and not self._has_noted(leadership):
+            return
         self._leadership = leadership
-        if leadership.epoch > before.epoch:
-            self._role.learn_epoch(leadership.epoch)
-            self._note_epoch(leadership.epoch)
-            if self._is_master:
-                if self._begin_epoch(self._core.state.store.log.end):
-                    self.save_history()
-                asyncio.ensure_future(self._registrar.register())  # noqa: RUF006 - it keeps its task
         if self._is_master:
             self._in_sync.confirm(leadership.in_sync, leadership.in_sync_epoch)
             self._look.set()
         elif self._registrar.master != leadership.address:
             self._registrar.master, self._master_ha = leadership.address, ""
+
+    def _has_noted(self, leadership: Leadership) -> bool:
+        """Note a newer epoch of the same master; return whether the disk had room for it."""
+        epoch, known = leadership.epoch, self._history.all
+        try:
+            self._role.learn_epoch(epoch)
+            if self._is_master and self._begin_epoch(epoch, self._core.state.store.log.end):
+                self.save_history()
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            self._history.replace(known)
+            broker_events.EPOCH_NOT_NOTED.log(log, epoch=epoch, error=error)
+            return False
+        self._note_epoch(epoch)
+        if self._is_master:
+            asyncio.ensure_future(self._registrar.register())  # noqa: RUF006 - it keeps its task
+        return True
 
     def _end_role(self, leadership: Leadership) -> None:
         """End this broker; it starts again with its other role, or with another master."""
@@ -225,12 +241,12 @@ class SwitchedReplication(Replication):
     def _note_reports(self, core: BrokerCore) -> None:
         """Send the replies that waited for what all replicas in sync have."""
         master, log_ = self.master, core.state.store.log
-        if master is None:
+        if not isinstance(master, SwitchMaster):
             return
         stored = log_.durable if core.state.is_sync_flush else log_.written
         now = time.monotonic()
-        slaves = {each.broker_id: each for each in master.slaves}
-        known = self._followers
+        self._look_at_strangers(master)
+        slaves, known = master.by_number, self._followers
         self._followers = {
             number: _seen(known.get(number), slave, log_.written, now)
             for number, slave in slaves.items()
@@ -243,6 +259,17 @@ class SwitchedReplication(Replication):
         self._send(core.replicated(min(confirmed, best), has_slaves=has_slaves))
         if self._wanted(now) is not None:
             self._look.set()
+
+    def _is_replica(self, number: int) -> bool:
+        """Whether the controller knows a number. It refuses each set with any other number."""
+        return number in self._member.replicas
+
+    def _look_at_strangers(self, master: SwitchMaster) -> None:
+        """Ask the controller about new numbers: they may have joined after the last look."""
+        strange = {each.broker_id for each in master.slaves if not self._is_replica(each.broker_id)}
+        if strange - self._strange:
+            self._member.hint()
+        self._strange = strange
 
     def _wanted(self, now: float) -> frozenset[int] | None:
         patience = self._config.replica_lag_ms_max / 1000

@@ -1,10 +1,13 @@
 """The tables of a slave: it asks its master for them, again and again.
 
+It asks every few seconds, and at once when the master says that they have changed, or when the log
+has a topic that this slave does not know.
 It receives the address of the master. It takes topics, groups and progress over, tells the master
 what consumers have committed here, and learns where the master's log begins and ends.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -32,6 +35,8 @@ TABLES_SECONDS = 5.0
 """Between two looks at the master's tables. Apache's slaves look each minute."""
 _TIMEOUT = 5.0
 _CUT_SECONDS = 0.02  # between two looks whether tables and log fit together
+_PAUSE_SECONDS = 0.02  # the least between two rounds
+_PAUSE_SHARE = 4  # so many times as long as a round took is the next pause, at least
 
 
 class TableFollower:
@@ -50,6 +55,11 @@ class TableFollower:
         self.master = MasterState()  # learns where the master's log ends
         self._address = ""  # of the master of the last round
         self._faults = FaultRate()
+        self._hint = asyncio.Event()
+
+    def hint(self) -> None:
+        """Ask for the tables soon: they have changed."""
+        self._hint.set()
 
     async def log_range(self) -> tuple[int, int]:
         """Return where the master's log begins and ends.
@@ -99,7 +109,8 @@ class TableFollower:
         """Take the tables over, again and again, and learn where the master's log ends."""
         known = self._known
         while True:
-            address = self._registrar.master
+            address, began = self._registrar.master, time.monotonic()
+            self._hint.clear()
             if address != self._address:
                 self._tables.lost()
                 self._address = address
@@ -114,7 +125,17 @@ class TableFollower:
                     self._tables.lost()
                     if self._faults.count_fault(address, time.monotonic()) is not None:
                         broker_events.MASTER_TABLES_MISSED.log(log, master=address, error=error)
-            await asyncio.sleep(TABLES_SECONDS if address else TABLES_SECONDS / 50)
+            took = time.monotonic() - began
+            await self._rest(TABLES_SECONDS if address else TABLES_SECONDS / 50, took)
+
+    async def _rest(self, seconds: float, took: float) -> None:
+        """Wait until the next round, or for a hint. Large tables are not asked for all the time."""
+        pause = max(_PAUSE_SECONDS, _PAUSE_SHARE * took)
+        await asyncio.sleep(min(pause, seconds))
+        if pause < seconds:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds - pause):
+                    await self._hint.wait()
 
     async def _take(self, address: str) -> bool:
         """Take the tables over, and then tell what consumers have committed here.
@@ -126,7 +147,8 @@ class TableFollower:
             tables.answered(question.code, await self._call(address, question), now_ms())
         until = time.monotonic() + TABLES_SECONDS
         while not tables.settle(now_ms()):
-            if time.monotonic() > until:  # a copy of much may take hours
+            # A copy of much may take hours; topics do not wait for it.
+            if time.monotonic() > until or self._hint.is_set():
                 return False
             await asyncio.sleep(_CUT_SECONDS)
         for place, offset, command in tables.commits():

@@ -293,6 +293,10 @@ ROLE_IN_DOUBT = warning(
 NOT_STARTED_AGAIN = warning(
     "not_started_again", "this broker cannot start with its new role yet: %(error)s"
 )
+EPOCH_NOT_NOTED = warning(
+    "epoch_not_noted",
+    "epoch %(epoch)d of the controller cannot be noted: %(error)s; the broker tries again",
+)
 IN_SYNC_CHANGED = info("in_sync_changed", "replicas %(replicas)s are in sync now")
 IN_SYNC_NOT_CHANGED = warning(
     "in_sync_not_changed",

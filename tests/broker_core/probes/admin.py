@@ -24,6 +24,11 @@ ASKED = [
         },
         body_of({"syncStateSet": [1], "syncStateSetEpoch": 1}),
     ),
+    Probe(
+        "another first broker of this name",
+        Ask.NOTIFY_MIN_BROKER_ID_CHANGE,
+        {"minBrokerId": 1, "brokerName": "apache", "minBrokerAddr": "127.0.0.1:1"},
+    ),
     Probe("producers of nobody", Ask.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "nobody"}),
     Probe("a group that nobody made", Ask.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "none"}),
     Probe("who consumes", Ask.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "fresh"}, shows_body=True),

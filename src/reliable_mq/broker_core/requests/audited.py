@@ -242,6 +242,7 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
             RequestCode.EXCHANGE_BROKER_HA_INFO,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
         }
     ),
 }

@@ -126,6 +126,7 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.RESET_MASTER_FLUSH_OFFSET: tables.reset_master_flush_offset,
     RequestCode.GET_BROKER_EPOCH_CACHE: tables.get_broker_epoch_cache,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: tables.notify_broker_role_changed,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: tables.notify_min_broker_id_change,
     RequestCode.GET_ALL_CONSUMER_OFFSET: tables.get_all_consumer_offset,
     RequestCode.GET_ALL_DELAY_OFFSET: tables.get_all_delay_offset,
     RequestCode.GET_TIMER_CHECK_POINT: tables.get_timer_check_point,

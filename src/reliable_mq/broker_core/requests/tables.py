@@ -198,6 +198,15 @@ def notify_broker_role_changed(state: BrokerState, request: Request) -> Command:
     return reply(request.command)
 
 
+def notify_min_broker_id_change(state: BrokerState, request: Request) -> Command:
+    """NOTIFY_MIN_BROKER_ID_CHANGE: a name server has lost or found a broker of this name.
+
+    What the request says is not believed: a slave asks all its name servers.
+    """
+    state.stand_in.on_notice()
+    return reply(request.command)
+
+
 def reset_master_flush_offset(_state: BrokerState, request: Request) -> Command:
     """RESET_MASTER_FLUSH_OFFSET: for slaves only; a master does nothing."""
     return reply(request.command)

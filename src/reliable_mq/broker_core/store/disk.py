@@ -257,5 +257,7 @@ def lack_of(error: BaseException) -> DiskShortage:
 
 
 def _number_of(error: BaseException) -> int:
-    cause = error.__cause__ if isinstance(error, StoreError) else error
+    cause: BaseException | None = error
+    while isinstance(cause, StoreError):
+        cause = cause.__cause__
     return (isinstance(cause, OSError) and cause.errno) or 0
