@@ -20,6 +20,7 @@ CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
 CLIENT_JARS = JAVA_DIRECTORY / "target" / "lib"
 SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
 PROXY_JARS = JAVA_DIRECTORY / "target" / "proxy"
+SDK_JARS = JAVA_DIRECTORY / "target" / "sdk"
 S3A_JARS = JAVA_DIRECTORY / "target" / "s3a"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
@@ -51,6 +52,12 @@ def build_proxy() -> None:
     """Fetch Apache's gRPC proxy, unless that is done."""
     project = JAVA_DIRECTORY / "proxy"
     _build(project, PROXY_JARS.parent / "proxy.built", [project / "pom.xml"])
+
+
+def build_sdk() -> None:
+    """Fetch Apache's client of version 5, which speaks gRPC, unless that is done."""
+    project = JAVA_DIRECTORY / "sdk"
+    _build(project, SDK_JARS.parent / "sdk.built", [project / "pom.xml"])
 
 
 def build_s3a() -> Path:

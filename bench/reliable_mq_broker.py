@@ -10,7 +10,8 @@ from reliable_mq.access.access_settings import SECRET_PROPERTIES
 from reliable_mq.testing.local_servers import free_port
 
 START_SECONDS = 60
-READY_LINE = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
+READY_LINE = r"^ready broker=(\S+) namesrv=(\S+) store=(.*?)( grpc=(\S+))?$"
+PROXY_READY_LINE = r"^ready namesrv=(\S+) grpc=(\S+)$"
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 
 
@@ -25,6 +26,7 @@ class ReliableMQBroker:
         command: what stands for `reliable-mq` in the command line.
         settings: further properties of the broker.
         name_servers: "host:port;…" of other name servers; then none runs in this process.
+        has_grpc: whether it has a gRPC endpoint, at `grpc_address`.
     """
 
     label = "reliable_mq"
@@ -36,7 +38,10 @@ class ReliableMQBroker:
         command: Sequence[str] = COMMAND,
         settings: Mapping[str, str] | None = None,
         name_servers: str = "",
+        *,
+        has_grpc: bool = False,
     ) -> None:
+        self.grpc_address = f"127.0.0.1:{free_port()}" if has_grpc else ""
         self.directory = directory
         self.store = directory / "store"
         self.flush_disk_type = flush_disk_type
@@ -72,6 +77,11 @@ class ReliableMQBroker:
                 *("--store", str(self.store)),
                 *("--port", self.address.rpartition(":")[2]),
                 *name_server,
+                *(
+                    ("--grpc-port", self.grpc_address.rpartition(":")[2])
+                    if self.grpc_address
+                    else ()
+                ),
                 *self._words_of_settings(),
             ],
             self.directory / f"broker-{self.starts}.log",
@@ -101,3 +111,51 @@ class ReliableMQBroker:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class ReliableMQProxy:
+    """Our gRPC endpoint before a running cluster, as users start it. A context manager.
+
+    Args:
+        directory: for its log.
+        name_servers: "host:port;…" of the cluster.
+        settings: further properties.
+        command: what stands for `reliable-mq` in the command line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name_servers: str,
+        settings: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._directory = directory
+        self._name_servers = name_servers
+        self._settings = dict(settings or {})
+        self._command = command
+        self.address = f"127.0.0.1:{free_port()}"
+        self.process: LoggedProcess
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        words = [word for k, v in self._settings.items() for word in ("--set", f"{k}={v}")]
+        names = ("--namesrv", self._name_servers)
+        port = ("--port", self.address.rpartition(":")[2])
+        self.process = LoggedProcess(
+            [*self._command, "proxy", *names, *port, *words], self._directory / "proxy.log"
+        )
+        try:
+            self.address = self.process.wait_for(PROXY_READY_LINE, START_SECONDS)[2]
+        except BaseException:
+            self.process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process id, while it runs."""
+        return [self.process.child.pid]

@@ -68,7 +68,9 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"idempotency.redis_servers"}
     | {"periodic.declaration"}
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
-    "runtime": VALUES | {"access", "wire", "name_server", "broker_core", "failover", "replication"},
+    "gateway": VALUES | {"extras", "wire", "broker_core.names", "client.connecting.routes"},
+    "runtime": VALUES
+    | {"access", "wire", "name_server", "broker_core", "failover", "gateway", "replication"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {

@@ -24,6 +24,8 @@ EXTRA_OF_MODULE = {
     "click": "flask",  # Flask brings it
     "flask": "flask",
     "litestar": "litestar",
+    "cryptography": "grpc",
+    "google": "grpc",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
     "numpy": "spark",

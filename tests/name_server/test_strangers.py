@@ -107,7 +107,7 @@ def test_the_name_server_of_a_guarded_broker_believes_its_users_only(tmp_path: P
         )
         server = BrokerServer(options)
         await server.start()
-        name_server = server._name_server
+        name_server = server.name_server
         assert name_server is not None
         assert name_server._core.routes.broker_count == 1, "its own broker is known"
 
@@ -159,16 +159,16 @@ def test_before_a_guarded_broker_knows_its_users_nobody_changes_its_name_server(
 
         def between(config: object) -> None:
             """Look while the name server listens and the store is not open yet."""
-            assert server._name_server is not None
-            guard = server._name_server.guard
+            assert server.name_server is not None
+            guard = server.name_server.guard
             assert guard is not None
             seen.append(len(guard._table.users))
             limit(config)  # type: ignore[arg-type]
 
         server._limit = between  # type: ignore[method-assign]
         await server.start()
-        assert server._name_server is not None
-        assert server._name_server.guard is server._core.state.guard
+        assert server.name_server is not None
+        assert server.name_server.guard is server._core.state.guard
         await server.close()
         assert seen[0] == 0
 

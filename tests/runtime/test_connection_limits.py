@@ -209,8 +209,8 @@ def test_the_limits_of_a_running_broker_change(tmp_path: Path) -> None:
                 with BlockingLink(server.address, 30) as link:
                     assert (await asyncio.to_thread(link.call, change)).code == 0
                 await eventually(lambda: server._listener.limits.connections == 1)
-                assert server._name_server is not None
-                assert server._name_server.limits.connections == 1
+                assert server.name_server is not None
+                assert server.name_server.limits.connections == 1
                 await client.send(Message(topic="t", body=b"x"))
         finally:
             await server.close()

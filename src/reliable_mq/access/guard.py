@@ -138,6 +138,13 @@ class Guard:
         if self._authorizes and not user.is_super and command.code not in self._unauthorized:
             self._authorize_all(user, command, address)
 
+    def own_user(self) -> User | None:
+        """Return who signs what a part of this process asks: a super user. None: there is none."""
+        if self._settings.inner_client is not None:
+            return self._settings.inner_client
+        users = self._table.users.values()
+        return next((each for each in users if each.is_super and each.is_enabled), None)
+
     def sender_of(self, command: Command) -> User | None:
         """Return the user who has signed a request; None: nobody has, which is allowed.
 

@@ -12,6 +12,7 @@ import uvloop
 
 from reliable_mq.broker_core.config import ASYNC_MASTER, SLAVE
 from reliable_mq.cli import log_options, metrics, server_properties
+from reliable_mq.cli.broker_grpc import check_endpoint, started_endpoint
 from reliable_mq.cli.broker_store import change_store, check_action
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import AddressRefused, ConfigurationError
@@ -100,6 +101,15 @@ def command(
     settings: server_properties.Settings = None,
     number: Number = 0,
     to: Offset = -1,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for Apache RocketMQ's 5.x clients, which speak gRPC; 0: a free one.",
+            min=0,
+            max=PORT_MAX,
+            show_default="none",
+        ),
+    ] = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -107,7 +117,8 @@ def command(
 ) -> None:
     """Run the bundled broker, with a name server in the same process unless one is named.
 
-    When it is ready, it prints one line: "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
+    When it is ready, it prints one line: "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR". With
+    --grpc-port, " grpc=HOST:PORT" follows.
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options override properties.
 
@@ -122,7 +133,7 @@ def command(
         print(change_store(action, _folder(properties, store), _role(properties), number, to))
         return
     options = _options(properties, store, host, port, namesrv_port, namesrv)
-    if uvloop.run(_serve(options, (metrics_host, metrics_port))):
+    if uvloop.run(_serve(options, grpc_port, (metrics_host, metrics_port))):
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
 
 
@@ -182,18 +193,28 @@ def _port(properties: dict[str, str]) -> int:
     return port
 
 
-async def _serve(options: BrokerOptions, metrics_at: tuple[str, int]) -> bool:
+async def _serve(
+    options: BrokerOptions, grpc_port: int | None, metrics_at: tuple[str, int]
+) -> bool:
     """Serve until the broker is stopped; return whether it must start again."""
+    if grpc_port is not None:
+        check_endpoint(options)
     with stop_signals() as stop:
         server = ControlledBroker(options) if is_controlled(options) else BrokerServer(options)
         server.role.on_end = stop.set
         keep_collections_short()
         if not await _started(server, options, stop):
             return False
+        endpoint = None
+        if grpc_port is not None and isinstance(server, BrokerServer):
+            endpoint = await started_endpoint(server, options, grpc_port)
         metrics.serve_figures(*metrics_at, server.measure)
         where = f"broker={server.address} namesrv={server.name_server_address}"
-        print(f"ready {where} store={options.store}", flush=True)
+        grpc = "" if endpoint is None else f" grpc={endpoint.address}"
+        print(f"ready {where} store={options.store}{grpc}", flush=True)
         await beat_until(stop)
+        if endpoint is not None:
+            await endpoint.close()
         address, ending = server.address, server.role.ending
         await server.close()
         broker_events.SERVER_STOPPED.log(log, server="broker", address=address)

@@ -47,6 +47,7 @@ class Verb(NamedTuple):
 VERBS = {
     "broker": Verb("broker", "Run the bundled broker, and a name server if none is given."),
     "namesrv": Verb("namesrv", "Run a name server."),
+    "proxy": Verb("proxy", "Run a gRPC endpoint for RocketMQ's 5.x clients, before a cluster."),
     "init": Verb("init", "Write a small project: an application, a consumer, a test."),
     "dev": Verb("dev", "Run all that an application needs, in one log; reload on change."),
     "run": Verb("run", "Run the consumers of an application."),

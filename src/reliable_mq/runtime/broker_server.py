@@ -92,8 +92,8 @@ class BrokerServer:
         self._on_broken = on_broken
         self._loop: asyncio.AbstractEventLoop
         self._tls = ServerTls(options.tls)
-        self._listener = Listener(self, tls=self._tls)
-        self._name_server: NameServer | None = None
+        self._listener = self.listener = Listener(self, tls=self._tls)
+        self.name_server: NameServer | None = None
         self._turn_is_due = False
         self._turn_began_ms = 0
         self._speakers: set[int] = set()  # connections that sent since the last tick
@@ -118,9 +118,9 @@ class BrokerServer:
     @property
     def name_server_address(self) -> str:
         """The address of the name servers for clients, "host:port" or several with ";"."""
-        if self._name_server is None:
+        if self.name_server is None:
             return self._options.name_servers
-        return address_of(self._options.host, self._name_server.port)
+        return address_of(self._options.host, self.name_server.port)
 
     async def start(self) -> None:
         """Recover the store, listen and register. On return, clients can find the broker.
@@ -154,10 +154,10 @@ class BrokerServer:
         settled = await self._replication.settle(self._disk, options.properties, port)
         given = {"brokerIP1": options.host, **settled}
         if not options.name_servers:
-            self._name_server = own_name_server(
+            self.name_server = own_name_server(
                 options.store, given, self._audit, self._tls, self._listener.turns
             )
-            await self._name_server.start(options.host, options.name_server_port)
+            await self.name_server.start(options.host, options.name_server_port)
         places = {"namesrvAddr": self.name_server_address, "listenPort": str(port)}
         properties = {**port_for_slaves(settled, options.port), **given, **places}
         config, warnings = broker_config(properties)
@@ -171,9 +171,9 @@ class BrokerServer:
         self._core.open(now_ms())
         state = self._core.state
         state.processors, state.works.on_idle = os.cpu_count() or 1, self._listener.wake
-        if (own := self._name_server) is not None:
+        if (own := self.name_server) is not None:
             own.guard = state.guard
-        state.has_name_server = own is not None
+        state.has_name_server, self.guard = own is not None, state.guard
         state.is_exposed = self._is_exposed(config)
         self._log_writer = LogWriter(
             disk,
@@ -220,9 +220,9 @@ class BrokerServer:
         self._config = config
         limits = take_limits(msgspec.to_builtins(config, enc_hook=str))
         self._listener.limits = limits
-        if self._name_server is not None:
-            self._name_server.limits = limits
-            self._name_server.audit_sizes = config
+        if self.name_server is not None:
+            self.name_server.limits = limits
+            self.name_server.audit_sizes = config
 
     def _is_exposed(self, config: BrokerConfig) -> bool:
         """Whether strangers can do everything; the log tells it loudly."""
@@ -233,7 +233,7 @@ class BrokerServer:
 
     def measure(self) -> list[LoopFigures]:
         """Note figures for metrics from now on, on the running loop; return them."""
-        names = self._name_server.measure() if self._name_server else []
+        names = self.name_server.measure() if self.name_server else []
         return [measure_broker(self._core.state, self._listener, self._tls), *names]
 
     async def _abandon(self) -> None:
@@ -241,8 +241,8 @@ class BrokerServer:
         self._tls.close()
         await self._listener.close()
         await self._replication.close()
-        if self._name_server:
-            await self._name_server.close()
+        if self.name_server:
+            await self.name_server.close()
         self._audit.close()
         if self._disk:
             self._disk.close()

@@ -1,14 +1,16 @@
 """What a connection of a listener knows of those around it: its owner, and the listener itself."""
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame
+from reliable_mq.wire.long_frame import AnyFrame
 
 if TYPE_CHECKING:
-    from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
+    from reliable_mq.runtime.server_connection import TurnShares
 
 Decode = Callable[[Frame], Command]
 
@@ -34,6 +36,57 @@ class ConnectionOwner(Protocol):
         """Forget a closed connection."""
 
 
+class Connection(Protocol):
+    """A connection as its listener knows it, whatever is spoken on it."""
+
+    @property
+    def received_size(self) -> int:
+        """Bytes in memory of what has not come in whole, or waits."""
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes in memory of unread answers."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the plain transport; nothing has come yet."""
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Take the encrypted transport, instead of the plain one, before the first data."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take plain data."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+
+    def pause_writing(self) -> None:
+        """Stop writing: the peer reads too slowly."""
+
+    def resume_writing(self) -> None:
+        """Write again."""
+
+    def send(self, frames: Sequence[AnyFrame]) -> None:
+        """Write frames."""
+
+    def wake(self) -> None:
+        """Let the owner have the requests behind one that took long."""
+
+    def handle_waiting(self) -> None:
+        """Handle waiting requests for one slice."""
+
+    def cut_off(self, why: str) -> None:
+        """Close at once, and log why."""
+
+    def close_if_idle(self, silent_since: float) -> None:
+        """Close if the peer is silent since before this time."""
+
+    def stop_reading(self) -> None:
+        """Take no more requests."""
+
+    def close(self) -> None:
+        """Close when what is written has left."""
+
+
 class ConnectionKeeper(Protocol):
     """The listener of a connection, as the connection knows it."""
 
@@ -44,7 +97,7 @@ class ConnectionKeeper(Protocol):
     def no_tls(self) -> str:
         """Why a peer that begins a TLS handshake is closed."""
 
-    def opened(self, connection: "ServerConnection", ip: str) -> int | None:
+    def opened(self, connection: Connection, ip: str) -> int | None:
         """Record a new connection and return its id; None: it is refused."""
 
     def closed(self, connection: PeerConnection) -> None:
@@ -56,7 +109,7 @@ class ConnectionKeeper(Protocol):
     def note_unsent(self, connection_id: int, size: int) -> None:
         """Note how many bytes of unread answers are in memory."""
 
-    def handle_later(self, connection: "ServerConnection") -> None:
+    def handle_later(self, connection: Connection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait."""
 
     @property

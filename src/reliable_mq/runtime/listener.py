@@ -11,14 +11,15 @@ import resource
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
-from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode
+from reliable_mq.runtime.connection_roles import Connection, ConnectionOwner, Decode
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
 from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
@@ -48,6 +49,7 @@ class Listener:
         limits: the most connections, and what they may hold together.
         tls: the mode and the certificate; None: all connections are plain.
         turns: of the event loop; None: no other listener is on it.
+        make: makes the connection of a peer. None: one that speaks Apache's remoting protocol.
     """
 
     def __init__(
@@ -58,21 +60,23 @@ class Listener:
         limits: ConnectionLimits | None = None,
         tls: ServerTls | None = None,
         turns: TurnShares | None = None,
+        make: "Callable[[Listener], Connection] | None" = None,
     ) -> None:
         self._owner = owner
+        self._make = make
         self._idle_seconds = idle_seconds
         self._tls = tls
         limits = limits or ConnectionLimits()
         self._admission = Admission(limits)
         self._ids = itertools.count(1)
-        self.connections: dict[int, ServerConnection] = {}  # by id; others only read it
+        self.connections: dict[int, Connection] = {}  # by id; others only read it
         self._acceptors: list[Acceptor] = []  # one for each address of the host
         self._is_stopped = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
         self.turns = turns or TurnShares()
-        self._waiting: OrderedDict[ServerConnection, None] = OrderedDict()  # with waiting requests
+        self._waiting: OrderedDict[Connection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.decode: Decode = decode_request
         self.port = 0
@@ -110,10 +114,11 @@ class Listener:
 
     def _accepted(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
-        connection = ServerConnection(self, self._owner)
+        made = self._make
+        connection = made(self) if made is not None else ServerConnection(self, self._owner)
         if self._tls is not None and self._tls.decides_by_first_byte:
             return TlsGate(connection, self._tls)
-        return connection
+        return cast("asyncio.Protocol", connection)
 
     async def private_socket(self) -> socket.socket:
         """Return a socket that is connected to this listener, for this process itself.
@@ -225,7 +230,7 @@ class Listener:
         shares = self.turns.now
         return shares.shared_slice if self._waiting else shares.slice
 
-    def handle_later(self, connection: ServerConnection) -> None:
+    def handle_later(self, connection: Connection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait.
 
         So a peer that always sends more cannot use up every turn.
@@ -262,7 +267,7 @@ class Listener:
         if self._waiting and not self._is_turn_due:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
-    def opened(self, connection: ServerConnection, ip: str) -> int | None:
+    def opened(self, connection: Connection, ip: str) -> int | None:
         """Record a new connection and return its id; None: there are too many, or it is too late.
 
         `ip` is the address for which it counts; "": it counts for none.

@@ -67,6 +67,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
     context.num_tickets = 0
+    context.set_alpn_protocols(["h2"])  # clients of gRPC demand an answer; others ask for nothing
     _load_pair(context, settings.server, "tls.server")
     if settings.client_auth is not ClientAuth.NONE:
         _load_trusted(context, settings.server.trusted, "tls.server.trustCertPath")

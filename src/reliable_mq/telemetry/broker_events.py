@@ -216,6 +216,7 @@ KERNEL_SYNC_REFUSED = debug(
 ANSWER_NOT_ENCODED = warning(
     "answer_not_encoded", "cannot encode an answer, send SYSTEM_ERROR instead: %(error)s"
 )
+CALL_BROKEN = error("call_broken", "%(call)s: the call has failed, its client is told")
 CONNECTION_CUT = warning("connection_cut", "%(client)s: %(reason)s")
 CONNECTION_SILENT = info("connection_silent", "%(client)s: closed, it was silent too long")
 BROKER_EXPOSED = error(

@@ -1,0 +1,143 @@
+"""What every client does: it asks for routes, tells its settings, shows that it lives, and leaves.
+
+Source: Apache RocketMQ `RouteActivity`, `ClientActivity`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from reliable_mq.client.connecting.routes import Route
+from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream, completed
+
+_READ, _WRITE, _READ_WRITE, _NONE = 2, 3, 4, 1
+_KNOWN = {ClientKind.PRODUCER, ClientKind.PUSH_CONSUMER, ClientKind.SIMPLE_CONSUMER}
+_PULLS = _KNOWN | {ClientKind.PULL_CONSUMER}
+
+
+class Clients:
+    """The calls that all clients make.
+
+    Args:
+        upstream: the brokers.
+        sessions: the clients.
+        on_gone: called with a client that has left.
+        on_producer: called when a producer has told its topics.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        sessions: Sessions,
+        on_gone: Callable[[Session], None],
+        on_producer: Callable[[Session], None],
+    ) -> None:
+        self._upstream = upstream
+        self._sessions = sessions
+        self._on_gone = on_gone
+        self._on_producer = on_producer
+
+    async def query_route(self, _caller: Caller, call: Any) -> Any:
+        """Answer a QueryRoute: all queues, at the address that the client has used."""
+        topic = call.topic.name
+        check_topic(topic)
+        route = await self._upstream.route(topic)
+        kinds = sorted(await self._upstream.kinds(topic))
+        response = TYPES["QueryRouteResponse"]()
+        for name, broker in sorted(route.brokers.items()):
+            permissions = _permissions(route, name)
+            for broker_id in sorted(broker.addresses):
+                for number, permission in enumerate(permissions):
+                    queue = response.message_queues.add(id=number, permission=permission)
+                    queue.topic.CopyFrom(call.topic)
+                    queue.broker.name, queue.broker.id = name, broker_id
+                    queue.broker.endpoints.CopyFrom(call.endpoints)
+                    queue.accept_message_types.extend(kinds)
+        response.status.code, response.status.message = Code.OK, "OK"
+        return response
+
+    async def heartbeat(self, caller: Caller, call: Any) -> Any:
+        """Answer a Heartbeat."""
+        session = self._sessions.find(caller.client_id)
+        if session is None:
+            raise RpcRefused(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        if session.kind not in _PULLS:
+            raise RpcRefused(
+                Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {session.settings.client_type}"
+            )
+        if session.kind is not ClientKind.PRODUCER:
+            check_group(call.group.name)
+        session.seen_at = asyncio.get_running_loop().time()
+        response = TYPES["HeartbeatResponse"]()
+        response.status.code, response.status.message = Code.OK, "OK"
+        return response
+
+    async def terminate(self, caller: Caller, _call: Any) -> Any:
+        """Answer a NotifyClientTermination."""
+        session = self._sessions.drop(caller.client_id)
+        if session is None:
+            raise RpcRefused(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        self._on_gone(session)
+        response = TYPES["NotifyClientTerminationResponse"]()
+        response.status.code, response.status.message = Code.OK, "OK"
+        return response
+
+    async def told(self, caller: Caller, command: Any, stream: TelemetryStream) -> None:
+        """Take a command of a client on its Telemetry stream.
+
+        Raises:
+            RpcRefused: when the settings cannot be taken; the stream ends.
+        """
+        if command.WhichOneof("command") != "settings":
+            return  # the answer to a question of ours: nothing waits for it
+        loop = asyncio.get_running_loop()
+        settings = command.settings
+        for resource in settings.publishing.topics:
+            check_topic(resource.name)
+        if settings.WhichOneof("pub_sub") == "subscription":
+            check_group(settings.subscription.group.name)
+        session = self._sessions.put(caller.client_id, settings, loop.time())
+        session.acting = ACTING.get()
+        before, session.stream = session.stream, stream
+        if before is not None and before is not stream:
+            before.close()
+        if session.kind is ClientKind.PRODUCER:
+            self._on_producer(session)
+        else:
+            session.policy = await self._upstream.group(session.group)
+        answer = TYPES["TelemetryCommand"]()
+        answer.status.code, answer.status.message = Code.OK, "OK"
+        answer.settings.CopyFrom(completed(session))
+        stream.write(answer)
+
+    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+        """Note that a Telemetry stream has ended. The client may open another one."""
+        session = self._sessions.find(caller.client_id)
+        if session is not None and session.stream is stream:
+            session.stream = None
+            session.seen_at = asyncio.get_running_loop().time()
+
+    def forget_silent(self) -> None:
+        """Forget the clients that have left without a word."""
+        for session in self._sessions.silent(asyncio.get_running_loop().time()):
+            self._sessions.drop(session.client_id)
+            self._on_gone(session)
+
+
+def _permissions(route: Route, broker: str) -> list[int]:
+    """Return what may be done with each queue of a broker, in Apache's order."""
+    reads = sum(each.broker_name == broker for each in route.readable)
+    writes = sum(each.broker_name == broker for each in route.writable)
+    both = min(reads, writes)
+    found = [_READ] * (reads - both) + [_WRITE] * (writes - both) + [_READ_WRITE] * both
+    return found or [_NONE]

@@ -1,0 +1,245 @@
+"""The calls of consumers: they get messages for a time, acknowledge them, or keep them longer.
+
+Source: Apache RocketMQ `ReceiveMessageActivity`, `AckMessageActivity`,
+`ChangeInvisibleDurationActivity`, `ConsumerProcessor`, `DefaultReceiptHandleManager`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from reliable_mq.client.connecting.routes import Route
+from reliable_mq.errors import RecordError
+from reliable_mq.gateway import renewals
+from reliable_mq.gateway.asyncio_receipts import Receipts, check_invisible, now_ms
+from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.handles import read_handle
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.gateway.receiving import Popped, message_of, popped_of
+from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
+from reliable_mq.names import EVERY_TAG, tags_of
+from reliable_mq.wire import properties as p
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+
+POLL_MS_MIN, POLL_MS_MAX = 5_000, 20_000
+INVISIBLE_MS_MIN = 10_000
+WAITING_MAX = 20_000
+"""The most receives that wait at brokers at a time."""
+_MARGIN_SECONDS = 2.0
+_POLLING_FULL, _POLLING_TIMEOUT = 209, 210
+_SQL = 2
+_NEWEST = 1  # where a group begins that has consumed nothing yet
+
+Write = Callable[[Sequence[Any]], bool]
+"""Sends messages on a stream; returns whether the client is still there to take them."""
+
+
+def poll_ms_of(caller: Caller, call: Any, session: Session, left_seconds: float) -> int:
+    """Return how long a receive may wait for messages.
+
+    Raises:
+        RpcRefused: when its deadline leaves no time to wait.
+    """
+    left_ms = int(min(left_seconds, 3600.0) * 1000)
+    if call.HasField("long_polling_timeout"):
+        wanted = ms_of(call.long_polling_timeout)
+    else:
+        wanted = left_ms - ms_of(session.settings.request_timeout) // 2
+    wanted = min(max(wanted, POLL_MS_MIN), POLL_MS_MAX)
+    if wanted <= left_ms:
+        return wanted
+    if left_ms >= POLL_MS_MIN:
+        return left_ms
+    is_old = not caller.client_version or caller.client_version < "5.0.3"
+    raise RpcRefused(
+        Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
+        "The deadline time remaining is not enough for polling, please check network condition",
+    )
+
+
+class Consuming:
+    """The calls of consumers.
+
+    Args:
+        upstream: the brokers.
+        sessions: the clients.
+        receipts: has what was handed out.
+    """
+
+    def __init__(self, upstream: Upstream, sessions: Sessions, receipts: Receipts) -> None:
+        self._upstream = upstream
+        self._sessions = sessions
+        self._receipts = receipts
+        self._turn = count()
+        self._waiting = 0
+
+    async def query_assignment(self, _caller: Caller, call: Any) -> Any:
+        """Answer a QueryAssignment."""
+        topic, group = call.topic.name, call.group.name
+        check_topic(topic)
+        check_group(group)
+        route = await self._upstream.route(topic)
+        policy = await self._upstream.group(group)
+        response = TYPES["QueryAssignmentResponse"]()
+        seen: set[str] = set()
+        for queue in route.readable:
+            broker = route.brokers[queue.broker_name]
+            if broker.master is None or (not policy.is_orderly and broker.name in seen):
+                continue
+            seen.add(broker.name)
+            assigned = response.assignments.add().message_queue
+            assigned.topic.CopyFrom(call.topic)
+            assigned.id = queue.queue_id if policy.is_orderly else -1
+            assigned.permission = _permission(route, queue.broker_name)
+            assigned.broker.name = broker.name
+            assigned.broker.endpoints.CopyFrom(call.endpoints)
+        if not seen:
+            raise RpcRefused(Code.FORBIDDEN, "no readable queue")
+        response.status.code, response.status.message = Code.OK, "OK"
+        return response
+
+    async def receive(self, caller: Caller, call: Any, write: Write) -> None:
+        """Answer a ReceiveMessage: with a status, messages, and the time."""
+        made = TYPES["ReceiveMessageResponse"]
+        status = made()
+        answers = [status]
+        found: list[Popped] = []
+        try:
+            session = self._session_of(caller)
+            found = await self._pop(caller, call, session)
+            status.status.code, status.status.message = Code.OK, "OK"
+            for each in found:
+                answer = made()
+                answer.message.CopyFrom(
+                    message_of(each.record, each.properties, each.attempts, each.handle)
+                )
+                answer.message.topic.name = call.message_queue.topic.name
+                answers.append(answer)
+            if call.auto_renew:
+                self._receipts.keep(session, call, found)
+        except RpcRefused as refused:
+            status.status.code, status.status.message = refused.code, str(refused)
+        last, now = made(), now_ms()
+        last.delivery_timestamp.seconds = now // 1000
+        last.delivery_timestamp.nanos = now % 1000 * 1_000_000
+        answers.append(last)
+        if not write(answers) and found:
+            self._receipts.let_go(call.message_queue.topic.name, call.group.name, found)
+
+    def _session_of(self, caller: Caller) -> Session:
+        session = self._sessions.find(caller.client_id)
+        if session is None:
+            raise RpcRefused(
+                Code.INTERNAL_SERVER_ERROR,
+                "there are no settings of this client: it has to send them by Telemetry first",
+            )
+        session.seen_at = asyncio.get_running_loop().time()
+        return session
+
+    async def _pop(self, caller: Caller, call: Any, session: Session) -> list[Popped]:
+        """Return the messages for a receive."""
+        if session.kind is ClientKind.PRODUCER:
+            raise RpcRefused(Code.BAD_REQUEST, "a producer receives no messages")
+        left = caller.deadline - asyncio.get_running_loop().time()
+        poll_ms = poll_ms_of(caller, call, session, left)
+        topic, group = call.message_queue.topic.name, call.group.name
+        check_topic(topic)
+        check_group(group)
+        invisible_ms = renewals.FIRST_MS
+        if not call.auto_renew:
+            invisible_ms = ms_of(call.invisible_duration)
+            check_invisible(invisible_ms, INVISIBLE_MS_MIN)
+        expression, kind = _filter_of(call.filter_expression)
+        broker, address = await self._reader(topic, call.message_queue.broker.name)
+        is_orderly = session.policy.is_orderly
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": "-1",
+            "maxMsgNums": str(min(max(call.batch_size, 1), BATCH_SIZE)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(poll_ms),
+            "bornTime": str(now_ms()),
+            "initMode": str(_NEWEST),
+            "expType": kind,
+            "exp": expression,
+            "order": "true" if is_orderly else "false",
+            "bname": broker,
+        }
+        if call.HasField("attempt_id"):
+            fields["attemptId"] = call.attempt_id
+        if self._waiting >= WAITING_MAX:
+            raise RpcRefused(Code.TOO_MANY_REQUESTS, f"{WAITING_MAX} receives wait already")
+        self._waiting += 1
+        try:
+            command = request(RequestCode.POP_MESSAGE, fields)
+            answer = await self._upstream.ask(address, command, poll_ms / 1000 + _MARGIN_SECONDS)
+        finally:
+            self._waiting -= 1
+        if answer.code == _POLLING_FULL:
+            raise RpcRefused(Code.TOO_MANY_REQUESTS, "polling full")
+        if answer.code in {_POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND}:
+            raise RpcRefused(Code.MESSAGE_NOT_FOUND, "no new message")
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
+        return self._matching(answer, broker, call, session)
+
+    def _matching(self, answer: Command, broker: str, call: Any, session: Session) -> list[Popped]:
+        """Return those messages of a pop that the client gets; acknowledge or bury the others."""
+        topic, group = call.message_queue.topic.name, call.group.name
+        wanted = frozenset[str]()
+        if call.filter_expression.type != _SQL:
+            wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
+        found: list[Popped] = []
+        try:
+            for each in popped_of(answer.ext_fields, answer.body, broker):
+                if wanted and EVERY_TAG not in wanted and each.properties.get(p.TAGS) not in wanted:
+                    self._receipts.later(self._receipts.ack(topic, group, read_handle(each.handle)))
+                elif each.attempts > session.policy.retries:
+                    handle = read_handle(each.handle)
+                    self._receipts.later(
+                        self._receipts.bury(
+                            topic, group, handle, each.properties.get(p.UNIQ_KEY, "")
+                        )
+                    )
+                else:
+                    found.append(each)
+        except RecordError as error:
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, f"the broker's answer: {error}") from error
+        if not found:
+            raise RpcRefused(Code.MESSAGE_NOT_FOUND, "no match message")
+        return found
+
+    async def _reader(self, topic: str, broker: str) -> tuple[str, str]:
+        """Return the name and the address of a broker from which a topic can be read."""
+        route = await self._upstream.route(topic)
+        names = sorted(
+            {each.broker_name for each in route.readable if route.brokers[each.broker_name].master}
+        )
+        if not names:
+            raise RpcRefused(Code.FORBIDDEN, "no readable queue")
+        name = broker if broker in names else names[next(self._turn) % len(names)]
+        return name, route.brokers[name].addresses[0]
+
+
+def _filter_of(expression: Any) -> tuple[str, str]:
+    """Return a filter as brokers know it, and its kind."""
+    text = expression.expression
+    if expression.type == _SQL:
+        return text, "SQL92"
+    if not text or text == EVERY_TAG:
+        return EVERY_TAG, "TAG"
+    if not any(each.strip() for each in text.split("||")):
+        raise RpcRefused(Code.ILLEGAL_FILTER_EXPRESSION, "subString split error")
+    return text, "TAG"
+
+
+def _permission(route: Route, broker: str) -> int:
+    """Return what may be done with a queue that can be read."""
+    is_writable = any(each.broker_name == broker for each in route.writable)
+    return 4 if is_writable else 2

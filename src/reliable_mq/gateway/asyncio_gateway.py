@@ -1,0 +1,179 @@
+"""The endpoint: its calls by name, and what it does between them.
+
+It is one implementation for a process before a cluster and for a broker with an endpoint of its
+own. It receives calls whose bytes are decoded, and gives answers; it knows nothing of HTTP.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import Broker
+from reliable_mq.gateway import renewals
+from reliable_mq.gateway.asyncio_clients import Clients
+from reliable_mq.gateway.asyncio_consuming import Consuming, Write
+from reliable_mq.gateway.asyncio_producing import Producing
+from reliable_mq.gateway.asyncio_pulling import Pulling
+from reliable_mq.gateway.asyncio_receipts import Receipts
+from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
+from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+Handle = Callable[[Caller, Any], Awaitable[Any]]
+Stream = Callable[[Caller, Any, Write], Awaitable[None]]
+
+PRODUCER_BEAT_SECONDS = 10.0
+"""How often brokers are told which topics have producers that can be asked about transactions."""
+_BEAT_SECONDS = 2.0
+
+
+class Gateway:
+    """The endpoint.
+
+    Args:
+        ask: asks a server.
+        name_servers: the addresses of the name servers, "host:port".
+        client_id: names this process to brokers.
+    """
+
+    def __init__(self, ask: Ask, name_servers: Sequence[str], client_id: str) -> None:
+        self._client_id = client_id
+        self.upstream = Upstream(ask, name_servers)
+        self.sessions = Sessions()
+        self._producing = Producing(self.upstream, self.sessions)
+        self._receipts = receipts = Receipts(self.upstream, self.sessions)
+        self._consuming = Consuming(self.upstream, self.sessions, receipts)
+        self._pulling = Pulling(self.upstream)
+        self._clients = Clients(
+            self.upstream, self.sessions, self._receipts.release, self._producer_came
+        )
+        self._asked_about: set[str] = set()  # topics that brokers know of
+        self._works: list[asyncio.Task[None]] = []
+        self._hurry: set[asyncio.Task[None]] = set()
+        clients, producing, consuming = self._clients, self._producing, self._consuming
+        self.unary: dict[str, Handle] = {
+            "QueryRoute": clients.query_route,
+            "Heartbeat": clients.heartbeat,
+            "NotifyClientTermination": clients.terminate,
+            "SendMessage": producing.send,
+            "EndTransaction": producing.end_transaction,
+            "RecallMessage": producing.recall,
+            "QueryAssignment": consuming.query_assignment,
+            "AckMessage": receipts.acknowledge,
+            "ChangeInvisibleDuration": receipts.change,
+            "ForwardMessageToDeadLetterQueue": receipts.forward,
+            "UpdateOffset": self._pulling.update_offset,
+            "GetOffset": self._pulling.get_offset,
+            "QueryOffset": self._pulling.query_offset,
+        }
+        """The calls with one answer, by name."""
+        self.streamed: dict[str, Stream] = {
+            "ReceiveMessage": consuming.receive,
+            "PullMessage": self._pulling.pull,
+        }
+        """The calls with many answers, by name."""
+
+    async def told(self, caller: Caller, command: Any, stream: TelemetryStream) -> None:
+        """Take a command of a client; see `Clients.told`."""
+        await self._clients.told(caller, command, stream)
+
+    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+        """Note that a Telemetry stream has ended."""
+        self._clients.lost(caller, stream)
+
+    def start(self) -> None:
+        """Do what is done between calls, from now on."""
+        loop = asyncio.get_running_loop()
+        self._works = [
+            loop.create_task(self._renew_forever()),
+            loop.create_task(self._beat_forever()),
+        ]
+
+    async def close(self) -> None:
+        """Give back what push consumers hold, and stop."""
+        for task in self._works:
+            task.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
+        for session in self.sessions:
+            self._receipts.release(session)
+        await self._receipts.close()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(renewals.SCAN_SECONDS)
+            self._receipts.renew_once()
+            self._clients.forget_silent()
+
+    # Check-backs.
+
+    def asked(self, address: str, command: Command) -> Command | None:
+        """Take a request of a broker: it asks how a transaction has ended."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            broker = command.ext_fields.get("bname") or self._name_of(address)
+            self._producing.check_back(broker, command)
+        return None
+
+    def _name_of(self, address: str) -> str:
+        for each in self.upstream.known_brokers():
+            if address in each.addresses.values():
+                return each.name
+        return ""
+
+    def _producer_came(self, session: Session) -> None:
+        """Tell brokers at once about a topic that had no producer."""
+        if not session.topics <= self._asked_about:
+            task = asyncio.get_running_loop().create_task(self._beat_once())
+            self._hurry.add(task)
+            task.add_done_callback(self._hurry.discard)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PRODUCER_BEAT_SECONDS)
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        """Tell brokers which topics have producers, as groups of producers with their names."""
+        topics: list[str] = []
+        brokers: dict[str, Broker] = {}
+        for topic in sorted(self.sessions.topics_of_producers()):
+            try:
+                if MessageKind.TRANSACTION in await self.upstream.kinds(topic):
+                    brokers |= (await self.upstream.route(topic)).brokers
+                    topics.append(topic)
+            except RpcRefused:
+                continue
+        self._asked_about = set(topics)
+        if not topics:
+            return
+        body = msgspec.json.encode(
+            {
+                "clientID": self._client_id,
+                "consumerDataSet": [],
+                "heartbeatFingerprint": 0,
+                "producerDataSet": [{"groupName": topic} for topic in topics],
+                "withoutSub": False,
+            }
+        )
+        masters = {each.master for each in brokers.values() if each.master}
+        beats = [self._beat(address, body) for address in masters]
+        await asyncio.gather(*beats)
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            command = request(RequestCode.HEART_BEAT, None, body)
+            await self.upstream.ask(address, command, _BEAT_SECONDS)
+        except RpcRefused:
+            return
+
+
+def refusal(name: str, code: Code, text: str) -> Any:
+    """Return the answer to a call that is refused."""
+    response = TYPES[f"{name}Response"]()
+    response.status.code, response.status.message = code, text
+    return response

@@ -1,0 +1,210 @@
+"""The calls of producers: sends, the ends of transactions, recalls, and check-backs to them.
+
+A transaction id names the place of its half message, so that any endpoint of the cluster can end
+the transaction; Apache's proxy keeps that place in memory for half a minute.
+Source: Apache RocketMQ `SendMessageActivity`, `EndTransactionActivity`, `ProducerProcessor`.
+"""
+
+import random
+import time
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, NamedTuple
+
+from reliable_mq.errors import RecordError
+from reliable_mq.gateway import sending
+from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused, refused_by_broker
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.gateway.receiving import message_of
+from reliable_mq.gateway.sessions import Sessions
+from reliable_mq.wire import properties as p
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.recall_handle import decode_recall_handle
+from reliable_mq.wire.record import decode_record
+
+_STORED: dict[int, Code] = {
+    ResponseCode.SUCCESS: Code.OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+}
+_COMMIT, _ROLLBACK = 1, 2  # resolutions
+_FLAGS = {_COMMIT: 8, _ROLLBACK: 12}
+_FROM_CHECK = 2  # a source
+_PLACE_FIELDS = 3
+_ID_SIZE_MAX = 1024
+
+
+class Place(NamedTuple):
+    """Where a half message lies."""
+
+    broker: str
+    queue_offset: int
+    log_offset: int
+
+    def transaction_id(self, message_id: str) -> str:
+        """Return the id of its transaction."""
+        return f"{message_id}@{self.broker}@{self.queue_offset}@{self.log_offset}"
+
+
+def place_of(transaction_id: str) -> Place:
+    """Return where the half message of a transaction lies.
+
+    Raises:
+        RpcRefused: when the id does not say it.
+    """
+    if not transaction_id.strip():
+        raise RpcRefused(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+    _, *place = transaction_id[-_ID_SIZE_MAX:].rsplit("@", _PLACE_FIELDS)
+    try:
+        broker, queue_offset, log_offset = place
+        return Place(broker, int(queue_offset), int(log_offset))
+    except ValueError as error:
+        raise RpcRefused(
+            Code.INTERNAL_SERVER_ERROR,
+            f"transaction id {transaction_id[:80]!r} was not given by this endpoint",
+        ) from error
+
+
+class Producing:
+    """The calls of producers.
+
+    Args:
+        upstream: the brokers.
+        sessions: the clients, for check-backs.
+    """
+
+    def __init__(self, upstream: Upstream, sessions: Sessions) -> None:
+        self._upstream = upstream
+        self._sessions = sessions
+        self._turn = count(random.randrange(1 << 16))  # noqa: S311 - it only spreads load
+
+    async def send(self, caller: Caller, call: Any) -> Any:
+        """Answer a SendMessage."""
+        now_ms = time.time_ns() // 1_000_000
+        outgoing = sending.read_messages(call.messages, caller.host, now_ms)
+        upstream, topic = self._upstream, outgoing.topic
+        route = upstream.known_route(topic) or await upstream.route(topic)
+        sending.check_kind(outgoing, upstream.known_kinds(topic) or await upstream.kinds(topic))
+        queues = route.writable
+        if not queues:
+            raise RpcRefused(Code.FORBIDDEN, "no writable queue")
+        number = (
+            sending.bucket_of(outgoing.group, len(queues))
+            if outgoing.group
+            else next(self._turn) % len(queues)
+        )
+        queue = queues[number]
+        address = route.brokers[queue.broker_name].addresses[0]
+        answer = await upstream.ask(address, sending.command_of(outgoing, queue.queue_id))
+        return self._answered(outgoing, queue.broker_name, answer)
+
+    def _answered(self, outgoing: sending.Outgoing, broker: str, answer: Command) -> Any:
+        code = _STORED.get(answer.code)
+        if code is None:
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._upstream.forget_topic(outgoing.topic)
+            raise refused_by_broker(answer.code, answer.remark)
+        response = TYPES["SendMessageResponse"]()
+        entry = response.entries.add()
+        if code is not Code.OK:
+            entry.status.code = code
+            entry.status.message = f"send message failed, sendStatus={code.name}"
+            response.status.code, response.status.message = code, code.name
+            return response
+        entry.status.code, entry.status.message = Code.OK, "OK"
+        response.status.code, response.status.message = Code.OK, "OK"
+        message_id = outgoing.message_ids[0]
+        entry.message_id = message_id
+        stored_id, offset, recall = _result_of(answer)
+        entry.offset = offset
+        if recall:
+            entry.recall_handle = recall
+        if outgoing.kind is MessageKind.TRANSACTION:
+            log_offset = decode_offset_message_id(stored_id).commit_log_offset
+            entry.transaction_id = Place(broker, offset, log_offset).transaction_id(message_id)
+        return response
+
+    async def end_transaction(self, _caller: Caller, call: Any) -> Any:
+        """Answer an EndTransaction."""
+        sending.check_topic(call.topic.name)
+        topic, place = call.topic.name, place_of(call.transaction_id)
+        fields = {
+            "topic": topic,
+            "producerGroup": topic,
+            "tranStateTableOffset": str(place.queue_offset),
+            "commitLogOffset": str(place.log_offset),
+            "commitOrRollback": str(_FLAGS.get(call.resolution, 0)),
+            "fromTransactionCheck": "true" if call.source == _FROM_CHECK else "false",
+            "msgId": call.message_id,
+            "transactionId": call.message_id,
+        }
+        address = await self._upstream.master(place.broker, topic)
+        await self._upstream.asked(address, request(RequestCode.END_TRANSACTION, fields))
+        response = TYPES["EndTransactionResponse"]()
+        response.status.code, response.status.message = Code.OK, "OK"
+        return response
+
+    async def recall(self, _caller: Caller, call: Any) -> Any:
+        """Answer a RecallMessage."""
+        topic = call.topic.name
+        sending.check_topic(topic)
+        if MessageKind.DELAY not in await self._upstream.kinds(topic):
+            raise RpcRefused(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {topic} takes no delayed messages: there is nothing to recall",
+            )
+        handle = decode_recall_handle(call.recall_handle)
+        if handle is None:
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "recall handle is invalid")
+        address = await self._upstream.master(handle.broker, topic)
+        fields = {"producerGroup": topic, "topic": topic, "recallHandle": call.recall_handle}
+        answer = await self._upstream.asked(address, request(RequestCode.RECALL_MESSAGE, fields))
+        response = TYPES["RecallMessageResponse"]()
+        response.status.code, response.status.message = Code.OK, "OK"
+        response.message_id = answer.ext_fields.get("msgId", "")
+        return response
+
+    def check_back(self, broker: str, command: Command) -> bool:
+        """Ask a producer how its transaction has ended. Return whether there is one to ask."""
+        try:
+            record = decode_record(command.body)
+            found = record.property_map()
+            fields = command.ext_fields
+            place = Place(
+                broker, int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
+            )
+        except (RecordError, KeyError, ValueError):
+            return False
+        topic = found.get(p.REAL_TOPIC) or record.topic
+        session = self._sessions.producer_of(topic, random.choice)  # noqa: S311 - any producer may answer
+        if session is None or session.stream is None:
+            return False
+        record.topic = topic
+        told = TYPES["TelemetryCommand"]()
+        recover = told.recover_orphaned_transaction_command
+        recover.message.CopyFrom(message_of(record, _as_sent(found), record.reconsume_times))
+        message_id = recover.message.system_properties.message_id
+        recover.transaction_id = place.transaction_id(message_id)
+        session.stream.write(told)
+        return True
+
+
+def _as_sent(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a half message as its message has them."""
+    return {**found, p.TRANSACTION_PREPARED: "true"}
+
+
+def _result_of(answer: Command) -> tuple[str, int, str]:
+    """Return the broker's id of a stored message, its queue offset, and its recall handle."""
+    typed = answer.send_result
+    if typed is not None:
+        return typed.msg_id, typed.queue_offset, typed.recall_handle or ""
+    fields = answer.ext_fields
+    offset = fields.get("queueOffset", "0")
+    number = int(offset) if offset.lstrip("-").isdecimal() else 0
+    return fields.get("msgId", ""), number, fields.get("recallHandle", "")

@@ -1,0 +1,278 @@
+"""The brokers behind the endpoint: one question, and what is kept of the answers for a while.
+
+The endpoint knows brokers by `Ask` alone. Behind it are connections to brokers of a cluster, or the
+broker of the same process.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
+from itertools import count
+from typing import Any, Generic, Protocol, TypeVar
+
+from reliable_mq.client.connecting.routes import Broker, Route, decode_cluster, decode_route
+from reliable_mq.errors import ConnectionLost, ProtocolError, RequestTimeout, Unavailable
+from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused, refused_by_broker
+from reliable_mq.gateway.group_policy import GroupPolicy, policy_of
+from reliable_mq.gateway.sending import KINDS_OF_TYPE
+from reliable_mq.limits import SLOW_TEXT_SIZE_MAX
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+
+KEPT_SECONDS = 20.0
+"""How long routes, types of topics and settings of groups are kept."""
+MISSING_SECONDS = 1.0
+"""How long it is kept that a topic does not exist: a client asks again at once."""
+KEPT_MAX = 10_000
+ASK_SECONDS = 3.0
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Ask(Protocol):
+    """Asks one server."""
+
+    def __call__(self, address: str, command: Command, timeout: float) -> Awaitable[Command]:
+        """Return the answer of the server at `address`.
+
+        Raises:
+            RequestTimeout: when none comes within `timeout` seconds.
+            ConnectionLost: when the server cannot be reached.
+        """
+
+
+class Kept(Generic[Key, Value]):
+    """Answers by key, for a while. Those who ask at the same time share one question."""
+
+    def __init__(self, ask: Callable[[Key], Coroutine[Any, Any, Value]]) -> None:
+        self._ask = ask
+        self._values: dict[Key, tuple[float, Value | RpcRefused]] = {}
+        self._asking: dict[Key, asyncio.Task[Value]] = {}
+
+    def known(self, key: Key) -> Value | None:
+        """Return what is kept and fresh."""
+        found = self._values.get(key)
+        if found is None or found[0] < asyncio.get_running_loop().time():
+            return None
+        return None if isinstance(found[1], RpcRefused) else found[1]
+
+    def all(self) -> list[Value]:
+        """Return all answers, also those that are no longer fresh."""
+        return [each for _, each in self._values.values() if not isinstance(each, RpcRefused)]
+
+    async def of(self, key: Key) -> Value:
+        """Return the answer for a key."""
+        loop = asyncio.get_running_loop()
+        found = self._values.get(key)
+        if found is not None and found[0] >= loop.time():
+            if isinstance(found[1], RpcRefused):  # a new one: each raise adds to its traceback
+                raise RpcRefused(found[1].code, str(found[1]))
+            return found[1]
+        task = self._asking.get(key)
+        if task is None:  # the answer is for everybody: the endpoint asks for itself
+            own = copy_context()
+            own.run(ACTING.set, None)
+            task = self._asking[key] = loop.create_task(self._ask(key), context=own)
+            task.add_done_callback(lambda done: self._asked(key, done))
+        try:
+            return await asyncio.shield(task)
+        except RpcRefused as refused:
+            if found is None or isinstance(found[1], RpcRefused) or _is_told(refused):
+                raise
+            return found[1]  # the old answer is better than none
+
+    def _asked(self, key: Key, task: asyncio.Task[Value]) -> None:
+        self._asking.pop(key, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        now = asyncio.get_running_loop().time()
+        if len(self._values) >= KEPT_MAX:
+            self._values = {at: each for at, each in self._values.items() if each[0] > now}
+            if len(self._values) >= KEPT_MAX:
+                self._values.clear()
+        if error is None:
+            self._values[key] = (now + KEPT_SECONDS, task.result())
+        elif isinstance(error, RpcRefused) and _is_told(error):
+            kept = RpcRefused(error.code, str(error))  # without the frames that it came through
+            self._values[key] = (now + MISSING_SECONDS, kept)
+
+    def forget(self, key: Key) -> None:
+        """Ask again the next time."""
+        self._values.pop(key, None)
+
+
+def _is_told(refused: RpcRefused) -> bool:
+    """Whether a server has told it, so that asking again gives the same."""
+    return refused.code in {Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND}
+
+
+class Upstream:
+    """The brokers of one cluster.
+
+    Args:
+        ask: asks a server.
+        name_servers: their addresses, "host:port".
+    """
+
+    def __init__(self, ask: Ask, name_servers: Sequence[str]) -> None:
+        self._ask = ask
+        self._name_servers = list(name_servers)
+        self._first = 0
+        self._turn = count()
+        self._routes = Kept[str, Route](self._look_up)
+        self._kinds = Kept[str, frozenset[MessageKind]](self._look_up_kinds)
+        self._groups = Kept[str, GroupPolicy](self._look_up_group)
+        self._users = Kept[str, dict[str, Any]](self._look_up_user)
+        self._clusters = Kept[str, tuple[Broker, ...]](self._look_up_brokers)
+
+    async def ask(self, address: str, command: Command, timeout: float = ASK_SECONDS) -> Command:
+        """Ask a broker; the answer may be a refusal.
+
+        Raises:
+            RpcRefused: when it does not answer, or cannot be reached.
+        """
+        try:
+            return await self._ask(address, command, timeout)
+        except RequestTimeout as error:
+            raise RpcRefused(Code.PROXY_TIMEOUT, str(error)) from error
+        except (ConnectionLost, Unavailable) as error:
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+
+    async def asked(self, address: str, command: Command, timeout: float = ASK_SECONDS) -> Command:
+        """Ask a broker, and return its answer if it is no refusal.
+
+        Raises:
+            RpcRefused: else.
+        """
+        answer = await self.ask(address, command, timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
+        return answer
+
+    def known_route(self, topic: str) -> Route | None:
+        """Return the route of a topic if it is known and fresh."""
+        return self._routes.known(topic)
+
+    def known_kinds(self, topic: str) -> frozenset[MessageKind] | None:
+        """Return what kinds of messages a topic takes if it is known."""
+        return self._kinds.known(topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """Look up a topic again: a broker does not know it any more."""
+        self._routes.forget(topic)
+        self._kinds.forget(topic)
+
+    async def route(self, topic: str) -> Route:
+        """Return the route of a topic.
+
+        Raises:
+            RpcRefused: when there is none.
+        """
+        return await self._routes.of(topic)
+
+    async def kinds(self, topic: str) -> frozenset[MessageKind]:
+        """Return what kinds of messages a topic takes."""
+        return await self._kinds.of(topic)
+
+    async def group(self, group: str) -> GroupPolicy:
+        """Return the configuration of a consumer group; that of a new one if it does not exist."""
+        return await self._groups.of(group)
+
+    async def user(self, name: str) -> dict[str, Any]:
+        """Return what a broker knows of a user; nothing if there is none."""
+        return await self._users.of(name)
+
+    async def brokers(self) -> tuple[Broker, ...]:
+        """Return all brokers that have a master."""
+        return await self._clusters.of("")
+
+    def known_brokers(self) -> tuple[Broker, ...]:
+        """Return the brokers that were seen lately, by routes or by the list of all."""
+        found = {each.name: each for route in self._routes.all() for each in route.brokers.values()}
+        return tuple(found.values()) or self._clusters.known("") or ()
+
+    async def master(self, name: str, topic: str) -> str:
+        """Return the address of a broker's master.
+
+        Raises:
+            RpcRefused: when there is no such broker.
+        """
+        route = self._routes.known(topic)
+        if route is not None and (broker := route.brokers.get(name)) is not None and broker.master:
+            return broker.master
+        for each in await self.brokers():
+            if each.name == name and each.master:
+                return each.master
+        raise RpcRefused(
+            Code.INTERNAL_SERVER_ERROR, f"broker {name} is not known, or has no master"
+        )
+
+    async def _ask_names(self, command: Command) -> Command:
+        """Ask the name servers one after another, the one that answered last first."""
+        failure: RpcRefused | None = None
+        for _ in self._name_servers:
+            address = self._name_servers[self._first % len(self._name_servers)]
+            try:
+                return await self.ask(address, command)
+            except RpcRefused as refused:
+                failure = refused
+                self._first += 1
+        raise failure or RpcRefused(Code.INTERNAL_SERVER_ERROR, "there is no name server")
+
+    async def _look_up(self, topic: str) -> Route:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = await self._ask_names(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields))
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
+        try:
+            return decode_route(topic, answer.body)
+        except ProtocolError as error:
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+
+    async def _look_up_brokers(self, _key: str) -> tuple[Broker, ...]:
+        answer = await self._ask_names(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
+        return tuple(each for each in decode_cluster(answer.body) if each.master)
+
+    def _one_of(self, brokers: Sequence[Broker]) -> str:
+        masters = [each.master for each in brokers if each.master]
+        if not masters:
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "there is no broker with a master")
+        return masters[next(self._turn) % len(masters)]
+
+    async def _look_up_kinds(self, topic: str) -> frozenset[MessageKind]:
+        route = await self.route(topic)
+        address = self._one_of(tuple(route.brokers.values()))
+        answer = await self.ask(address, request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
+        if answer.code != ResponseCode.SUCCESS:
+            return KINDS_OF_TYPE["NORMAL"]
+        found = _fields(answer.body)
+        attributes = found.get("attributes")
+        kind = attributes.get("message.type") if isinstance(attributes, dict) else None
+        return KINDS_OF_TYPE.get(str(kind), KINDS_OF_TYPE["NORMAL"])
+
+    async def _look_up_user(self, name: str) -> dict[str, Any]:
+        address = self._one_of(await self.brokers())
+        answer = await self.asked(address, request(RequestCode.AUTH_GET_USER, {"username": name}))
+        return _fields(answer.body)
+
+    async def _look_up_group(self, group: str) -> GroupPolicy:
+        address = self._one_of(await self.brokers())
+        command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+        answer = await self.ask(address, command)
+        if answer.code != ResponseCode.SUCCESS:
+            return GroupPolicy()
+        return policy_of(_fields(answer.body))
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        found = fastjson.loads(body, slow_size_max=SLOW_TEXT_SIZE_MAX)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

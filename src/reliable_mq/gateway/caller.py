@@ -1,0 +1,61 @@
+"""Who makes a call: what the headers of the call say of it. Pure.
+
+Source: apache/rocketmq-clients `Signature.java`.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.limits import NAME_LENGTH_MAX
+
+CLIENT_ID = b"x-mq-client-id"
+_CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
+_SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_DIGITS_MAX = 8
+
+
+class Caller(NamedTuple):
+    """One call's sender.
+
+    `deadline`: when the client stops waiting, by the loop's clock; infinity: never. `host` is its
+    address without the port.
+    """
+
+    client_id: str
+    host: str
+    headers: Mapping[bytes, bytes]
+    deadline: float
+
+    def text(self, name: bytes) -> str:
+        """Return a header; "" if it is not there."""
+        return self.headers.get(name, b"").decode("utf-8", "replace")
+
+    @property
+    def client_version(self) -> str:
+        """The version of its library."""
+        return self.text(b"x-mq-client-version")
+
+
+def client_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the id of the client that makes a call.
+
+    Raises:
+        RpcRefused: when there is none.
+    """
+    found = headers.get(CLIENT_ID, b"")
+    if not found.strip():
+        raise RpcRefused(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+    if len(found) > _CLIENT_ID_MAX:
+        raise RpcRefused(Code.BAD_REQUEST, f"a client id has at most {_CLIENT_ID_MAX} bytes")
+    return found.decode("utf-8", "replace")
+
+
+def seconds_of(timeout: bytes | None) -> float | None:
+    """Return the seconds of a `grpc-timeout` header; None: it is none."""
+    if not timeout:
+        return None
+    number, unit = timeout[:-1], timeout[-1:].decode("latin-1")
+    if unit not in _SECONDS or not number.isdigit() or len(number) > _DIGITS_MAX:
+        return None
+    return int(number) * _SECONDS[unit]

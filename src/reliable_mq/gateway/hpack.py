@@ -1,0 +1,276 @@
+"""Compressed headers of HTTP/2, both ways. Pure.
+
+Receives header blocks of a peer, returns names and values as bytes. It writes only what needs no
+table of the peer: literals. Names and values of a block are bounded together, also where the block
+itself is short: an entry of the table can be repeated by one byte.
+Source: RFC 7541.
+"""
+
+from collections import deque
+from itertools import islice
+
+from reliable_mq.errors import FrameError
+
+TABLE_SIZE = 4096
+"""The most bytes of the table; the default of HTTP/2, which we do not change."""
+LIST_SIZE_MAX = 32 * 1024
+"""The most bytes of the names and values of one block, 32 more for each header."""
+_OVERHEAD = 32
+_KEPT_MAX = 2048  # Huffman texts whose plain text is kept
+_KEPT_SIZE_MAX = 128
+
+Headers = list[tuple[bytes, bytes]]
+
+_STATIC_TEXT = """
+:authority;:method GET;:method POST;:path /;:path /index.html;:scheme http;:scheme https;
+:status 200;:status 204;:status 206;:status 304;:status 400;:status 404;:status 500;
+accept-charset;accept-encoding gzip, deflate;accept-language;accept-ranges;accept;
+access-control-allow-origin;age;allow;authorization;cache-control;content-disposition;
+content-encoding;content-language;content-length;content-location;content-range;content-type;
+cookie;date;etag;expect;expires;from;host;if-match;if-modified-since;if-none-match;if-range;
+if-unmodified-since;last-modified;link;location;max-forwards;proxy-authenticate;
+proxy-authorization;range;referer;refresh;retry-after;server;set-cookie;
+strict-transport-security;transfer-encoding;user-agent;vary;via;www-authenticate
+"""
+_STATIC = [
+    (name.encode(), value.encode())
+    for name, _, value in (
+        each.partition(" ") for each in _STATIC_TEXT.replace("\n", "").strip(";").split(";")
+    )
+]
+
+# The length of the code of each byte in bits. The code is canonical, so lengths say it all. The
+# last one is that of the end mark. (RFC 7541, appendix B)
+_CODE_LENGTHS = (
+    *(13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28),
+    *(28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28),
+    *(6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6),
+    *(5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10),
+    *(13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7),
+    *(7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6),
+    *(15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5),
+    *(6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28),
+    *(20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23),
+    *(24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24),
+    *(22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23),
+    *(21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23),
+    *(26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25),
+    *(19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27),
+    *(20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23),
+    *(26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26),
+    30,
+)
+_END_MARK = 256
+_PADDING_BITS_MAX = 7
+
+
+def _codes() -> list[tuple[int, int]]:
+    """Return the code and its length of each byte, and of the end mark."""
+    codes = [(0, 0)] * len(_CODE_LENGTHS)
+    code = length = 0
+    for symbol in sorted(range(len(_CODE_LENGTHS)), key=lambda each: (_CODE_LENGTHS[each], each)):
+        code <<= _CODE_LENGTHS[symbol] - length
+        length = _CODE_LENGTHS[symbol]
+        codes[symbol] = (code, length)
+        code += 1
+    return codes
+
+
+def _steps() -> tuple[list[tuple[int, bytes]], frozenset[int]]:
+    """Return the steps of a machine that reads four bits at a time, and where it may end.
+
+    A step is at 16 * state + bits: the next state (-1: no code begins so) and the bytes it yields.
+    """
+    children: list[list[int]] = [[-1, -1]]  # a number of a node, or -2 - symbol
+    for symbol, (code, length) in enumerate(_codes()):
+        node = 0
+        for bit in range(length - 1, 0, -1):
+            branch = code >> bit & 1
+            if children[node][branch] == -1:
+                children[node][branch] = len(children)
+                children.append([-1, -1])
+            node = children[node][branch]
+        children[node][code & 1] = -2 - symbol
+    steps: list[tuple[int, bytes]] = []
+    for start in range(len(children)):
+        for bits in range(16):
+            node, found = start, bytearray()
+            for bit in (3, 2, 1, 0):
+                node = children[node][bits >> bit & 1]
+                if node < -1:
+                    symbol, node = -2 - node, 0
+                    if symbol == _END_MARK:
+                        node = -1
+                    else:
+                        found.append(symbol)
+                if node == -1:
+                    break
+            steps.append((node, bytes(found)))
+    ends, node = {0}, 0
+    for _ in range(_PADDING_BITS_MAX):
+        node = children[node][1]
+        ends.add(node)
+    return steps, frozenset(ends)
+
+
+_STEPS, _ENDS = _steps()
+_kept: dict[bytes, bytes] = {}
+
+
+def plain_of(text: bytes) -> bytes:
+    """Return the bytes of a Huffman text.
+
+    Raises:
+        FrameError: when it is none.
+    """
+    known = _kept.get(text)
+    if known is not None:
+        return known
+    state, pieces, steps = 0, [], _STEPS
+    for byte in text:
+        state, first = steps[state << 4 | byte >> 4]
+        if state < 0:
+            break
+        state, second = steps[state << 4 | byte & 15]
+        if state < 0:
+            break
+        pieces.append(first + second)
+    if state not in _ENDS:
+        raise FrameError("a header is no Huffman text")
+    plain = b"".join(pieces)
+    if len(text) <= _KEPT_SIZE_MAX:
+        if len(_kept) >= _KEPT_MAX:
+            _kept.clear()
+        _kept[text] = plain
+    return plain
+
+
+class HeaderReader:
+    """The header blocks of one connection, in their order.
+
+    Invariant: `_size` is that of the entries of the table, and at most `_size_max`.
+    """
+
+    __slots__ = ("_size", "_size_max", "_table")
+
+    def __init__(self) -> None:
+        self._table: deque[tuple[bytes, bytes]] = deque()  # the newest first
+        self._size = 0
+        self._size_max = TABLE_SIZE
+
+    def read(self, block: bytes) -> Headers:
+        """Return the headers of a whole block.
+
+        Raises:
+            FrameError: when it is none, or longer than `LIST_SIZE_MAX`. The table is no longer the
+                peer's then: the connection cannot go on.
+        """
+        try:
+            return self._read(block)
+        except IndexError as error:
+            raise FrameError("a header block ends within a header") from error
+
+    def _read(self, block: bytes) -> Headers:
+        headers: Headers = []
+        at, end, size = 0, len(block), 0
+        while at < end:
+            first = block[at]
+            if first & 0x80:
+                index, at = self._number(block, at, 7)
+                header = self._entry(index)
+            elif first & 0xE0 == 0x20:
+                limit, at = self._number(block, at, 5)
+                if headers or limit > TABLE_SIZE:
+                    raise FrameError("the size of the header table cannot be changed so")
+                self._size_max = limit
+                self._shrink()
+                continue
+            else:
+                is_kept = bool(first & 0x40)
+                index, at = self._number(block, at, 6 if is_kept else 4)
+                if index:
+                    name = self._entry(index)[0]
+                else:
+                    name, at = self._text(block, at)
+                value, at = self._text(block, at)
+                header = (name, value)
+                if is_kept:
+                    self._keep(header)
+            size += len(header[0]) + len(header[1]) + _OVERHEAD
+            if size > LIST_SIZE_MAX:
+                raise FrameError(f"the headers of a request take more than {LIST_SIZE_MAX} bytes")
+            headers.append(header)
+        return headers
+
+    def _entry(self, index: int) -> tuple[bytes, bytes]:
+        if 0 < index <= len(_STATIC):
+            return _STATIC[index - 1]
+        at = index - len(_STATIC) - 1
+        if not 0 <= at < len(self._table):
+            raise FrameError(f"a header refers to entry {index} of the table, which is not there")
+        return self._table[at]
+
+    def _keep(self, header: tuple[bytes, bytes]) -> None:
+        self._table.appendleft(header)
+        self._size += len(header[0]) + len(header[1]) + _OVERHEAD
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._size > self._size_max:
+            name, value = self._table.pop()
+            self._size -= len(name) + len(value) + _OVERHEAD
+
+    @staticmethod
+    def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
+        limit = (1 << bits) - 1
+        number = block[at] & limit
+        at += 1
+        if number < limit:
+            return number, at
+        for shift in (0, 7, 14, 21):
+            byte = block[at]
+            at += 1
+            number += (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number, at
+        raise FrameError("a number of a header block is too large")
+
+    def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
+        is_huffman = block[at] & 0x80
+        length, at = self._number(block, at, 7)
+        end = at + length
+        if end > len(block):
+            raise FrameError("a header block ends within a text")
+        text = block[at:end]
+        return (plain_of(text) if is_huffman else text), end
+
+    def invariants(self) -> None:
+        """Check the size of the table.
+
+        Raises:
+            FrameError: when it is not that of its entries.
+        """
+        sizes = [len(name) + len(value) + _OVERHEAD for name, value in islice(self._table, None)]
+        if sum(sizes) != self._size or self._size > self._size_max:
+            raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
+
+
+def block_of(headers: Headers) -> bytes:
+    """Return the block of some headers; the peer keeps none of them."""
+    return b"".join(
+        b"".join((b"\0", _counted(name), name, _counted(value), value)) for name, value in headers
+    )
+
+
+def _counted(text: bytes) -> bytes:
+    """Return the length of a text as a number of seven bits and more."""
+    length, limit = len(text), 127
+    if length < limit:
+        return bytes((length,))
+    length -= limit
+    number = bytearray((limit,))
+    while length >= 0x80:
+        number.append(length & 0x7F | 0x80)
+        length >>= 7
+    number.append(length)
+    return bytes(number)

@@ -1,0 +1,432 @@
+"""The server's side of one HTTP/2 connection. Pure.
+
+Receives bytes and the time. Returns what happened to streams, and collects bytes to send in `out`.
+It knows what gRPC needs of HTTP/2, and no more: no push, no priorities, no table for headers that
+it writes. What a peer may use up is bounded: streams, bytes of headers, bodies that have not come
+in whole, and frames that ask for work and bring nothing.
+Source: RFC 9113.
+"""
+
+import struct
+from collections import deque
+
+from reliable_mq.errors import FrameError, InvariantBroken
+from reliable_mq.gateway.hpack import HeaderReader
+from reliable_mq.gateway.http2_frames import (
+    ACK,
+    BEGUN,
+    BLOCK_SIZE_MAX,
+    CAME,
+    CONNECTION_WINDOW,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENDED,
+    FRAME_SIZE,
+    GO_AWAY,
+    HAS_PRIORITY,
+    HEAD,
+    HEADERS,
+    HELLO,
+    INITIAL_WINDOW,
+    PADDED,
+    PING,
+    PREFACE,
+    PUSH,
+    RESET,
+    RESET_STREAM,
+    SETTINGS,
+    SETTINGS_ACK,
+    STREAM_WINDOW,
+    STREAMS_MAX,
+    WINDOW_MAX,
+    WINDOW_UPDATE,
+    Fault,
+    Http2Error,
+    Stream,
+    frame_of,
+    pack_u32,
+)
+
+_IDLE_FRAMES = 2_000.0  # so many frames without use are saved up,
+_IDLE_FRAMES_A_SECOND = 200.0  # and so many more are granted each second
+
+Happening = tuple[int, Stream]
+
+
+class Http2Connection:
+    """One connection.
+
+    Invariants: `waiting_size` is the size of what waits for windows. A stream that is closed both
+    ways is not in `streams`.
+    """
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = [HELLO]
+        self.streams: dict[int, Stream] = {}
+        self.waiting_size = 0
+        self.body_size = 0
+        """Bytes of bodies that the owner has not taken."""
+        self.is_going = False
+        """Whether no more streams may begin."""
+        self._kept = b""
+        self._has_begun = False
+        self._last = 0
+        self._reader = HeaderReader()
+        self._block = bytearray()
+        self._block_of: tuple[int, int] | None = None  # a stream and the flags of its headers
+        self._window = 65_535
+        self._peer_stream_window = 65_535
+        self._received = 0
+        self._idle_frames = _IDLE_FRAMES
+        self._refilled_at = 0.0
+
+    @property
+    def kept_size(self) -> int:
+        """Bytes of incomplete frames, header blocks and bodies."""
+        return len(self._kept) + len(self._block) + self.body_size
+
+    def feed(self, data: bytes, now: float) -> list[Happening]:
+        """Take bytes that have come; return what happened, in its order.
+
+        Raises:
+            Http2Error: when the connection cannot go on. `out` has the farewell, too.
+        """
+        happened: list[Happening] = []
+        try:
+            self._feed(data, now, happened)
+        except Http2Error as error:
+            self.go_away(error.fault, str(error))
+            raise
+        return happened
+
+    def _feed(self, data: bytes, now: float, happened: list[Happening]) -> None:
+        buffer = self._kept + data if self._kept else data
+        at, end = 0, len(buffer)
+        if not self._has_begun:
+            if end < len(PREFACE) and PREFACE.startswith(buffer):
+                self._kept = buffer
+                return
+            if not buffer.startswith(PREFACE):
+                raise Http2Error(Fault.PROTOCOL_ERROR, "the first bytes are not HTTP/2")
+            self._has_begun, at, self._refilled_at = True, len(PREFACE), now
+        while end - at >= HEAD.size:
+            high, low, kind, flags, number = HEAD.unpack_from(buffer, at)
+            length = high << 8 | low
+            if length > FRAME_SIZE:
+                raise Http2Error(Fault.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
+            begin = at + HEAD.size
+            if end - begin < length:
+                break
+            at = begin + length
+            self._take(kind, flags, number & WINDOW_MAX, buffer[begin:at], now, happened)
+        self._kept = buffer[at:] if at else buffer
+
+    def _take(
+        self,
+        kind: int,
+        flags: int,
+        number: int,
+        payload: bytes,
+        now: float,
+        happened: list[Happening],
+    ) -> None:
+        if self._block_of is not None and (kind != CONTINUATION or number != self._block_of[0]):
+            raise Http2Error(Fault.PROTOCOL_ERROR, "a header block is interrupted")
+        if kind == DATA:
+            self._take_data(flags, number, payload, now, happened)
+        elif kind == HEADERS:
+            self._take_headers(flags, number, payload, happened)
+        elif kind == WINDOW_UPDATE:
+            self._take_window(number, payload)
+        elif kind == PING:
+            self._count_idle(now)
+            if number or len(payload) != 8:
+                raise Http2Error(Fault.FRAME_SIZE_ERROR, "a ping has eight bytes")
+            if not flags & ACK:
+                self.out.append(frame_of(PING, ACK, 0, payload))
+        elif kind == SETTINGS:
+            self._count_idle(now)
+            self._take_settings(flags, number, payload)
+        elif kind == RESET_STREAM:
+            self._count_idle(now)
+            self._take_reset(number, payload, happened)
+        elif kind == CONTINUATION:
+            self._take_more_headers(flags, number, payload, happened)
+        elif kind == PUSH:
+            raise Http2Error(Fault.PROTOCOL_ERROR, "a client pushes")
+        else:  # a priority, a farewell, or what RFC 9113 does not know
+            self._count_idle(now)
+
+    def _count_idle(self, now: float) -> None:
+        """Count a frame that brings nothing. Somebody who sends only such frames is closed."""
+        granted = (now - self._refilled_at) * _IDLE_FRAMES_A_SECOND
+        self._idle_frames = min(self._idle_frames + granted, _IDLE_FRAMES) - 1
+        self._refilled_at = now
+        if self._idle_frames < 0:
+            raise Http2Error(Fault.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
+    def _take_data(
+        self, flags: int, number: int, payload: bytes, now: float, happened: list[Happening]
+    ) -> None:
+        size = len(payload)
+        self._received += size
+        if self._received > CONNECTION_WINDOW:
+            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "more data than the window allows")
+        if self._received >= CONNECTION_WINDOW // 2:
+            self.out.append(frame_of(WINDOW_UPDATE, 0, 0, pack_u32(self._received)))
+            self._received = 0
+        stream = self.streams.get(number)
+        if stream is None or stream.is_read:
+            if not number or number > self._last:
+                raise Http2Error(Fault.PROTOCOL_ERROR, "data of a stream that has not begun")
+            self._count_idle(now)  # of a stream that has ended meanwhile
+            return
+        if flags & PADDED:
+            payload = _unpadded(payload)
+        if not payload and not flags & END_STREAM:
+            self._count_idle(now)
+        stream.received += size
+        if stream.received > STREAM_WINDOW:
+            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "more data than a stream's window allows")
+        stream.body += payload
+        self.body_size += len(payload)
+        if flags & END_STREAM:
+            stream.is_read = True
+            happened.append((ENDED, stream))
+            return
+        if stream.received >= STREAM_WINDOW // 2:
+            self.out.append(frame_of(WINDOW_UPDATE, 0, number, pack_u32(stream.received)))
+            stream.received = 0
+        happened.append((CAME, stream))
+
+    def _take_headers(
+        self, flags: int, number: int, payload: bytes, happened: list[Happening]
+    ) -> None:
+        if flags & PADDED:
+            payload = _unpadded(payload)
+        if flags & HAS_PRIORITY:
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self._begin(flags, number, payload, happened)
+            return
+        self._block_of = (number, flags)
+        self._block += payload
+
+    def _take_more_headers(
+        self, flags: int, number: int, payload: bytes, happened: list[Happening]
+    ) -> None:
+        if self._block_of is None:
+            raise Http2Error(Fault.PROTOCOL_ERROR, "headers go on that have not begun")
+        self._block += payload
+        if len(self._block) > BLOCK_SIZE_MAX or not payload:
+            raise Http2Error(Fault.ENHANCE_YOUR_CALM, "a header block never ends")
+        if flags & END_HEADERS:
+            (_, first_flags), block = self._block_of, bytes(self._block)
+            self._block_of = None
+            self._block.clear()
+            self._begin(first_flags, number, block, happened)
+
+    def _begin(self, flags: int, number: int, block: bytes, happened: list[Happening]) -> None:
+        try:
+            headers = self._reader.read(block)
+        except FrameError as error:
+            raise Http2Error(Fault.COMPRESSION_ERROR, str(error)) from error
+        stream = self.streams.get(number)
+        if stream is not None:  # trailers of the peer: they say nothing
+            if not flags & END_STREAM or stream.is_read:
+                raise Http2Error(Fault.PROTOCOL_ERROR, "a stream has headers twice")
+            stream.is_read = True
+            happened.append((ENDED, stream))
+            return
+        if not number & 1 or number <= self._last:
+            raise Http2Error(Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
+        self._last = number
+        if self.is_going or len(self.streams) >= STREAMS_MAX:
+            self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Fault.REFUSED_STREAM)))
+            return
+        stream = self.streams[number] = Stream(number, self._peer_stream_window)
+        stream.headers = headers
+        happened.append((BEGUN, stream))
+        if flags & END_STREAM:
+            stream.is_read = True
+            happened.append((ENDED, stream))
+
+    def _take_reset(self, number: int, payload: bytes, happened: list[Happening]) -> None:
+        if len(payload) != 4:
+            raise Http2Error(Fault.FRAME_SIZE_ERROR, "a reset has four bytes")
+        if not number or number > self._last:
+            raise Http2Error(Fault.PROTOCOL_ERROR, "a reset of a stream that has not begun")
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._drop(stream)
+            happened.append((RESET, stream))
+
+    def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) % 6:
+            raise Http2Error(Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
+        if flags & ACK:
+            return
+        for name, value in struct.iter_unpack(">HI", payload):
+            if name == INITIAL_WINDOW:
+                if value > WINDOW_MAX:
+                    raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window is too large")
+                change, self._peer_stream_window = value - self._peer_stream_window, value
+                for stream in list(self.streams.values()):
+                    stream.window += change
+                    if change > 0 and stream.pending:
+                        self._send_pending(stream)
+        self.out.append(SETTINGS_ACK)
+
+    def _take_window(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Http2Error(Fault.FRAME_SIZE_ERROR, "a window update has four bytes")
+        more = int.from_bytes(payload) & WINDOW_MAX
+        if not number:
+            self._window += more
+            if not more or self._window > WINDOW_MAX:
+                raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
+            if self.waiting_size:
+                for stream in [each for each in self.streams.values() if each.pending]:
+                    self._send_pending(stream)
+            return
+        stream_of = self.streams.get(number)
+        if stream_of is None:
+            if number > self._last:
+                raise Http2Error(Fault.PROTOCOL_ERROR, "a window of a stream that has not begun")
+            return
+        stream_of.window += more
+        if not more or stream_of.window > WINDOW_MAX:
+            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
+        if stream_of.pending:
+            self._send_pending(stream_of)
+
+    # What the owner calls.
+
+    def take_body(self, stream: Stream) -> bytearray:
+        """Return what has come of a body, and forget it."""
+        body, stream.body = stream.body, bytearray()
+        self.body_size -= len(body)
+        return body
+
+    def note_taken(self, size: int) -> None:
+        """Note that the owner has removed bytes from the front of a body."""
+        self.body_size -= size
+
+    def answer(self, stream: Stream, head: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a whole answer: a block of headers, data, and a block of trailers."""
+        number, size = stream.id, len(data)
+        if stream.is_answered or size > FRAME_SIZE or size > self._window or size > stream.window:
+            self.send_head(stream, head)
+            self.send_data(stream, data)
+            self.end(stream, trailers)
+            return
+        if stream.is_reset:
+            return
+        self._window -= size
+        pack = HEAD.pack
+        length, last = len(head), len(trailers)
+        self.out += (
+            *(pack(length >> 8, length & 255, HEADERS, END_HEADERS, number), head),
+            *(pack(size >> 8, size & 255, DATA, 0, number), data),
+            *(pack(last >> 8, last & 255, HEADERS, END_HEADERS | END_STREAM, number), trailers),
+        )
+        self._close(stream)
+
+    def send_head(self, stream: Stream, head: bytes) -> None:
+        """Send the headers of an answer, unless they have left."""
+        if not stream.is_answered and not stream.is_reset:
+            stream.is_answered = True
+            self.out.append(frame_of(HEADERS, END_HEADERS, stream.id, head))
+
+    def send_data(self, stream: Stream, data: bytes) -> None:
+        """Send data of an answer as soon as the peer takes it."""
+        if stream.is_reset:
+            return
+        if stream.pending is None:
+            stream.pending = deque()
+        stream.pending.append(data)
+        self.waiting_size += len(data)
+        if len(stream.pending) == 1:
+            self._send_pending(stream)
+
+    def end(self, stream: Stream, trailers: bytes) -> None:
+        """Send the last headers, behind the data that waits."""
+        if stream.is_reset:
+            return
+        stream.trailers = trailers
+        if not stream.pending:
+            self._finish(stream)
+
+    def reset(self, stream: Stream, fault: Fault) -> None:
+        """End a stream at once."""
+        if not stream.is_reset:
+            self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(fault)))
+            self._drop(stream)
+
+    def go_away(self, fault: Fault, text: str = "") -> None:
+        """Tell the peer to begin no more streams."""
+        if not self.is_going or fault is not Fault.NO_ERROR:
+            self.is_going = True
+            payload = pack_u32(self._last) + pack_u32(fault) + text.encode()[:200]
+            self.out.append(frame_of(GO_AWAY, 0, 0, payload))
+
+    def _send_pending(self, stream: Stream) -> None:
+        pending = stream.pending
+        while pending:
+            room = min(self._window, stream.window)
+            data = pending[0]
+            if room <= 0 < len(data):
+                return
+            size = min(room, FRAME_SIZE, len(data))
+            self.out.append(frame_of(DATA, 0, stream.id, data[:size]))
+            self._window -= size
+            stream.window -= size
+            self.waiting_size -= size
+            if size == len(data):
+                pending.popleft()
+            else:
+                pending[0] = data[size:]
+        if stream.trailers is not None:
+            self._finish(stream)
+
+    def _finish(self, stream: Stream) -> None:
+        trailers = stream.trailers or b""
+        self.out.append(frame_of(HEADERS, END_HEADERS | END_STREAM, stream.id, trailers))
+        self._close(stream)
+
+    def _close(self, stream: Stream) -> None:
+        """Forget a stream whose answer has left."""
+        if not stream.is_read:  # the rest of its body is not wanted
+            self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(Fault.NO_ERROR)))
+        self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        stream.is_reset = True
+        if self.streams.pop(stream.id, None) is not None:
+            self.body_size -= len(stream.body)
+            if stream.pending:
+                self.waiting_size -= sum(map(len, stream.pending))
+                stream.pending = None
+
+    def invariants(self) -> None:
+        """Check what the class says.
+
+        Raises:
+            InvariantBroken: when it does not hold.
+        """
+        streams = self.streams.values()
+        waiting = sum(sum(map(len, each.pending)) for each in streams if each.pending)
+        if waiting != self.waiting_size:
+            raise InvariantBroken(f"{waiting} bytes wait, not {self.waiting_size}")
+        if sum(len(each.body) for each in streams) != self.body_size:
+            raise InvariantBroken("the size of all bodies is wrong")
+        if any(each.is_reset for each in streams):
+            raise InvariantBroken("a stream is closed and not forgotten")
+
+
+def _unpadded(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(Fault.PROTOCOL_ERROR, "a frame has more padding than bytes")
+    return payload[1 : len(payload) - payload[0]]

@@ -1,0 +1,165 @@
+"""Records of a broker as the messages that a client receives. Pure.
+
+Receives the answer to a pop or a pull. Returns messages of `apache.rocketmq.v2`.
+Source: Apache RocketMQ `GrpcConverter`, `MQClientAPIImpl.processPopResponse`.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import md5
+from typing import Any, NamedTuple
+
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.gateway.codes import MessageKind
+from reliable_mq.gateway.handles import check_of
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.message_digest import RESERVED
+from reliable_mq.wire import properties as p
+from reliable_mq.wire.compression import decompress
+from reliable_mq.wire.record import Record, address_of, iter_records, unpack_host
+
+_MD5, _IDENTITY, _GZIP = 2, 1, 2
+_COMPRESSED, _OTHER_KIND = 0x1, 0x300
+_ZLIB = (0x0, 0x300)
+_NOT_THE_USERS = RESERVED | {
+    *(p.KEYS, p.TAGS, p.UNIQ_KEY, p.SHARDING_KEY, p.BORN_TIMESTAMP, p.CORRELATION_ID),
+    *(p.REPLY_TO_CLIENT, BORN_HOST, TRACE_CONTEXT, "INSTANCE_ID", "TTL", "MSG_TYPE"),
+}
+
+
+class Popped(NamedTuple):
+    """A message that was handed out. `check`: its `POP_CK`, without the offset in the log."""
+
+    record: Record
+    properties: dict[str, str]
+    check: str
+    attempts: int
+
+    @property
+    def handle(self) -> str:
+        """The receipt handle."""
+        return f"{self.check} {self.record.commit_log_offset}"
+
+
+def _by_queue(text: str | None) -> dict[tuple[str, str], str]:
+    """Return the values of "kind queue value;…" by kind and queue."""
+    found: dict[tuple[str, str], str] = {}
+    for part in (text or "").split(";"):
+        fields = part.split(" ")
+        if len(fields) == 3:
+            found[fields[0], fields[1]] = fields[2]
+    return found
+
+
+def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[Popped]:
+    """Yield the messages in the answer to a pop.
+
+    Raises:
+        RecordError: when the body is not whole records.
+    """
+    starts = _by_queue(ext.get("startOffsetInfo"))
+    counts = _by_queue(ext.get("orderCountInfo"))
+    popped_at, invisible = ext.get("popTime", "0"), ext.get("invisibleTime", "0")
+    revive = ext.get("reviveQid", "0")
+    for record in iter_records(body):
+        found = record.property_map()
+        attempts = record.reconsume_times
+        check = found.get(p.POP_CK)
+        if not check:
+            queue = str(record.queue_id)
+            kind = "0"
+            start = starts.get((kind, queue), str(record.queue_offset))
+            check = check_of(
+                *(start, popped_at, invisible, revive, kind, broker),
+                record.queue_id,
+                record.queue_offset,
+            )
+            count = counts.get((kind, f"qo{queue}%{record.queue_offset}")) or counts.get(
+                (kind, queue)
+            )
+            if count is not None and count.isdecimal():
+                attempts = max(attempts, int(count))
+        yield Popped(record, found, check, attempts)
+
+
+def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: str = "") -> Any:
+    """Return a record as a message.
+
+    Args:
+        record: as the broker stores it.
+        found: its properties.
+        attempts: how many times it was handed out before.
+        handle: its receipt handle; "": it has none.
+    """
+    body, encoding = _body_of(record)
+    message = TYPES["Message"](body=body)
+    message.topic.name = record.topic
+    for name, value in found.items():
+        if name not in _NOT_THE_USERS:
+            message.user_properties[name] = value
+    system = message.system_properties
+    system.message_id = found.get(p.UNIQ_KEY) or record.offset_message_id()
+    system.body_digest.type = _MD5
+    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_encoding = encoding
+    system.message_type = kind_of(found)
+    tag = found.get(p.TAGS)
+    if tag:
+        system.tag = tag
+    keys = found.get(p.KEYS)
+    if keys:
+        system.keys.extend(keys.split(" "))
+    _set_ms(system.born_timestamp, record.born_time_ms)
+    born_host = found.get(BORN_HOST, "").strip()
+    system.born_host = born_host or unpack_host(record.born_host)[0]
+    _set_ms(system.store_timestamp, record.store_time_ms)
+    system.store_host = address_of(*unpack_host(record.store_host))
+    due = found.get(p.TIMER_DELIVER_MS)
+    if due and due.isdecimal():
+        _set_ms(system.delivery_timestamp, int(due))
+    group = found.get(p.SHARDING_KEY)
+    if group:
+        system.message_group = group
+    if handle:
+        system.receipt_handle = handle
+    system.queue_id = record.queue_id
+    system.queue_offset = record.queue_offset
+    system.delivery_attempt = attempts + 1
+    trace = found.get(TRACE_CONTEXT)
+    if trace:
+        system.trace_context = trace
+    origin, origin_id = found.get("DLQ_ORIGIN_TOPIC"), found.get("DLQ_ORIGIN_MESSAGE_ID")
+    if origin and origin_id:
+        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = origin, origin_id
+    return message
+
+
+def kind_of(found: Mapping[str, str]) -> MessageKind:
+    """Return what kind of message has these properties."""
+    if found.get(p.TRANSACTION_PREPARED) == "true":
+        return MessageKind.TRANSACTION
+    if not found.keys().isdisjoint({p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC}):
+        return MessageKind.DELAY
+    return MessageKind.FIFO if p.SHARDING_KEY in found else MessageKind.NORMAL
+
+
+def _body_of(record: Record) -> tuple[bytes, int]:
+    """Return a body that every client can read, and its encoding.
+
+    Clients know zlib, by the name GZIP. Bodies in LZ4 or ZSTD are decompressed here.
+    """
+    if not record.sys_flag & _COMPRESSED:
+        return record.body, _IDENTITY
+    if record.sys_flag & _OTHER_KIND not in _ZLIB:
+        try:
+            return decompress(record.body, record.sys_flag, MESSAGE_BODY_SIZE_MAX), _IDENTITY
+        except (
+            ReliableMQError
+        ):  # its library is not installed, or it is damaged: the client says so
+            return record.body, _GZIP
+    return record.body, _GZIP
+
+
+def _set_ms(timestamp: Any, ms: int) -> None:
+    timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000

@@ -1,0 +1,139 @@
+"""The calls of gRPC clients, each in a task of its own, and what becomes of those that fail.
+
+A call that fails by a bug is answered as one, and logged; the others go on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from reliable_mq.gateway.acting import ACTING, Acting
+from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
+from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.http2_frames import Stream
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+
+if TYPE_CHECKING:
+    from reliable_mq.runtime.grpc_connection import GrpcConnection, Telemetry
+
+log = limited_log(__name__)
+
+Authenticate = Callable[[Caller], Awaitable[object]]
+
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
+_BUG = "the endpoint has failed; its log says why"
+
+
+class Calls:
+    """Answers calls with a gateway.
+
+    Args:
+        gateway: answers them.
+        authenticate: returns the user who has signed a call, or refuses it; None: nobody signs.
+    """
+
+    def __init__(self, gateway: Gateway, authenticate: Authenticate | None = None) -> None:
+        self._gateway = gateway
+        self._authenticate = authenticate
+        self._loop = asyncio.get_running_loop()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def answer(
+        self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
+        refused: RpcRefused | None,
+    ) -> None:  # fmt: skip
+        """Answer a call with one answer."""
+        if refused is not None:
+            connection.respond(stream, refusal(name, refused.code, str(refused)))
+            return
+        handle = self._gateway.unary.get(name)
+        if handle is None:
+            text = f"{name} is not supported"
+            connection.respond(stream, refusal(name, Code.NOT_IMPLEMENTED, text))
+            return
+        self._run(self._answered(connection, stream, name, handle, caller, call))
+
+    async def _answered(
+        self, connection: "GrpcConnection", stream: Stream, name: str, handle: Handle,
+        caller: Caller, call: Any,
+    ) -> None:  # fmt: skip
+        try:
+            await self._begin(caller)
+            response = await handle(caller, call)
+        except RpcRefused as refused:
+            response = refusal(name, refused.code, str(refused))
+        except Exception:  # noqa: BLE001 - it is logged, and the others go on
+            broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
+            response = refusal(name, Code.INTERNAL_SERVER_ERROR, _BUG)
+        connection.respond(stream, response)
+
+    def answer_streamed(
+        self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
+        refused: RpcRefused | None,
+    ) -> None:  # fmt: skip
+        """Answer a call with many answers."""
+        if refused is not None:
+            self._end_refused(connection, stream, name, refused)
+            return
+        self._run(self._streamed(connection, stream, name, caller, call))
+
+    async def _streamed(
+        self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any
+    ) -> None:
+        try:
+            await self._begin(caller)
+            handle = self._gateway.streamed[name]
+            await handle(caller, call, lambda answers: connection.send_answers(stream, answers))
+        except RpcRefused as refused:
+            self._end_refused(connection, stream, name, refused)
+            return
+        except Exception:  # noqa: BLE001 - it is logged, and the others go on
+            broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
+            connection.end(stream, _INTERNAL, _BUG)
+            return
+        connection.end(stream, 0, "")
+
+    def _end_refused(
+        self, connection: "GrpcConnection", stream: Stream, name: str, refused: RpcRefused
+    ) -> None:
+        response = TYPES[f"{name}Response"]()
+        response.status.code, response.status.message = refused.code, str(refused)
+        connection.send_answers(stream, (response,))
+        connection.end(stream, 0, "")
+
+    def tell(
+        self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
+    ) -> None:
+        """Give the gateway a command of a client."""
+        self._run(self._told(connection, stream, telemetry, command))
+
+    async def _told(
+        self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
+    ) -> None:
+        try:
+            await self._begin(telemetry.caller)
+            await self._gateway.told(telemetry.caller, command, telemetry)
+        except RpcRefused as refused:
+            is_theirs = refused.code < Code.INTERNAL_ERROR
+            status = _INVALID_ARGUMENT if is_theirs else _INTERNAL
+            connection.end(stream, status, f"{refused.code.name}: {refused}")
+        except Exception:  # noqa: BLE001 - it is logged, and the others go on
+            broker_events.CALL_BROKEN.log(log, call="Telemetry", traceback_of=True)
+            connection.end(stream, _INTERNAL, _BUG)
+
+    def lost(self, telemetry: "Telemetry") -> None:
+        """Note that a Telemetry stream has ended."""
+        self._gateway.lost(telemetry.caller, telemetry)
+
+    async def _begin(self, caller: Caller) -> None:
+        """Note in the running task for whom it works."""
+        user = None if self._authenticate is None else await self._authenticate(caller)
+        ACTING.set(Acting(caller.host, user))
+
+    def _run(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)

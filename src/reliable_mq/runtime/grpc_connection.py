@@ -1,0 +1,391 @@
+"""One connection of a gRPC client, from its bytes to calls, and from answers to its bytes.
+
+It joins a socket of a listener with the rules of HTTP/2 and the calls of the gateway. A peer that
+breaks the rules loses its connection, with one line in the log. Answers of one turn of the loop
+leave together.
+Source: gRPC over HTTP2 (grpc/grpc `PROTOCOL-HTTP2.md`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import quote
+
+from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.gateway.caller import Caller, client_id_of, seconds_of
+from reliable_mq.gateway.codes import RpcRefused
+from reliable_mq.gateway.hpack import block_of
+from reliable_mq.gateway.http2 import Http2Connection
+from reliable_mq.gateway.http2_frames import (
+    BEGUN,
+    CAME,
+    ENDED,
+    RESET,
+    Fault,
+    Http2Error,
+    Stream,
+)
+from reliable_mq.gateway.message_facts import SERVICE, STREAMS
+from reliable_mq.gateway.message_types import TYPES, DecodeError
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.connection_roles import ConnectionKeeper
+from reliable_mq.runtime.descriptors import is_last
+from reliable_mq.runtime.grpc_calls import Calls
+from reliable_mq.runtime.host_names import plain_ip
+from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.long_frame import AnyFrame
+from reliable_mq.wire.record import pack_host
+
+log = limited_log(__name__)
+
+_UNSENT_PAUSE = 1024 * 1024
+_PREFIX_SIZE = 5  # whether a message is compressed, and its length
+_TELEMETRY_SIZE_MAX = 1024 * 1024
+_PATH = f"/{SERVICE}/".encode()
+_COMMAND = TYPES["TelemetryCommand"]
+_RECEIPT: Any = {name[:-7]: kind for name, kind in TYPES.items() if name.endswith("Request")}
+
+_HEAD = b"\x88" + block_of([(b"content-type", b"application/grpc")])
+_OK = block_of([(b"grpc-status", b"0")])
+_NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])
+_HTTP1 = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\n"
+    b"connection: close\r\ncontent-length: 48\r\n\r\n"
+    b"This port speaks gRPC, which needs HTTP/2 only.\n"
+)
+# Codes of gRPC itself.
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 8, 12, 13, 14
+
+
+def trailers_of(status: int, text: str) -> bytes:
+    """Return the last headers of an answer."""
+    if not status:
+        return _OK
+    shown = quote(text[:500], safe=" !#$&'()*+,/:;=?@[]\"<>^`{|}").encode()
+    return block_of([(b"grpc-status", str(status).encode()), (b"grpc-message", shown)])
+
+
+class Telemetry:
+    """The commands of one client, both ways."""
+
+    def __init__(self, connection: "GrpcConnection", stream: Stream, caller: Caller) -> None:
+        self._connection = connection
+        self._stream = stream
+        self.caller = caller
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands reach the client."""
+        return not self._stream.is_reset and self._stream.trailers is None
+
+    def write(self, message: Any) -> None:
+        """Send a command. A client that reads nothing loses its stream."""
+        if not self.is_open:
+            return
+        if len(self._stream.pending or ()) > 100:
+            self._connection.end(self._stream, RESOURCE_EXHAUSTED, "it reads no commands")
+            return
+        self._connection.send_answers(self._stream, (message,))
+
+    def close(self) -> None:
+        """End the stream."""
+        if self.is_open:
+            self._connection.end(self._stream, 0, "")
+
+
+class GrpcConnection(asyncio.Protocol):
+    """One peer.
+
+    Args:
+        listener: counts it, and what it holds.
+        calls: answers its calls.
+    """
+
+    def __init__(self, listener: ConnectionKeeper, calls: Calls) -> None:
+        self._listener = listener
+        self._calls = calls
+        self._loop = asyncio.get_running_loop()
+        self._http2 = Http2Connection()
+        self._transport: asyncio.Transport
+        self._connection: PeerConnection | None = None
+        self._host = ""
+        self._last_used = self._loop.time()
+        self._is_flush_due = False
+        self._is_told = False
+        self._is_first = True
+        self._noted = (0, 0)  # what the listener has counted: received and unsent bytes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection; see `ServerConnection`."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if not peer:  # the peer has left already
+            self._transport.abort()
+            return
+        self._host = plain_ip(peer[0])
+        if is_last(transport.get_extra_info("socket").fileno()):
+            broker_events.CONNECTION_REFUSED.log(log, client=self._host)
+            self._transport.abort()
+            return
+        number = self._listener.opened(self, self._host)
+        if number is None:
+            self._transport.abort()
+            return
+        address = f"{self._host}:{peer[1]}"
+        self._connection = PeerConnection(number, pack_host(self._host, peer[1]), address)
+        self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Use an encrypted transport from now on."""
+        self._transport, self._last_used = transport, self._loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the peer."""
+        self._last_used = now = self._loop.time()
+        if self._connection is None:
+            return
+        http2 = self._http2
+        try:
+            happened = http2.feed(data, now)
+        except Http2Error as error:
+            if self._is_first:
+                http2.out = [_HTTP1] if data[:1].isalpha() else []
+            self._flush()
+            self._log_end(f"closed, {error}")
+            self._transport.close()
+            return
+        self._is_first = False
+        for kind, stream in happened:
+            if kind == ENDED:
+                if not stream.is_reset:
+                    self._ended(stream)
+            elif kind == BEGUN:
+                self._begun(stream, now)
+            elif kind == CAME:
+                self._came(stream)
+            elif kind == RESET:
+                self._gone(stream)
+        if http2.out:
+            self._flush_soon()
+        self._note_sizes()
+
+    def _begun(self, stream: Stream, now: float) -> None:
+        """Look at the headers of a call."""
+        headers = dict(stream.headers)
+        stream.headers = []
+        path = headers.get(b":path", b"")
+        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            self._http2.send_head(stream, _NOT_GRPC)
+            self._http2.reset(stream, Fault.NO_ERROR)
+            return
+        name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
+        seconds = seconds_of(headers.get(b"grpc-timeout"))
+        deadline = now + seconds if seconds is not None else float("inf")
+        try:
+            client_id = client_id_of(headers)
+            refused = None
+        except RpcRefused as error:
+            client_id, refused = "", error
+        caller = Caller(client_id, self._host, headers, deadline)
+        if name == "Telemetry":
+            if refused is not None:
+                self.end(stream, INVALID_ARGUMENT, str(refused))
+                return
+            stream.context = Telemetry(self, stream, caller)
+        elif name in _RECEIPT:
+            stream.context = (name, caller, refused)
+        else:
+            self.end(stream, UNIMPLEMENTED, f"method {path[:200]!r} is not known")
+
+    def _came(self, stream: Stream) -> None:
+        """Look at a part of a body: a command of Telemetry may be whole."""
+        if isinstance(stream.context, Telemetry):
+            self._take_commands(stream, stream.context)
+        elif len(stream.body) > FRAME_SIZE_MAX + _PREFIX_SIZE:
+            self._http2.take_body(stream)
+            self.end(stream, RESOURCE_EXHAUSTED, f"a request has at most {FRAME_SIZE_MAX} bytes")
+
+    def _take_commands(self, stream: Stream, telemetry: Telemetry) -> None:
+        body = stream.body
+        while len(body) >= _PREFIX_SIZE and not stream.is_reset:
+            size = int.from_bytes(body[1:_PREFIX_SIZE])
+            if body[0] or size > _TELEMETRY_SIZE_MAX:
+                self.end(stream, INVALID_ARGUMENT, "a command is compressed or too long")
+                return
+            end = _PREFIX_SIZE + size
+            if len(body) < end:
+                return
+            data = bytes(body[_PREFIX_SIZE:end])
+            del body[:end]
+            self._http2.note_taken(end)
+            try:
+                command = _COMMAND.FromString(data)
+            except DecodeError:
+                self.end(stream, INTERNAL, "a command cannot be decoded")
+                return
+            self._calls.tell(self, stream, telemetry, command)
+
+    def _ended(self, stream: Stream) -> None:
+        """Answer a call whose request is whole."""
+        context = stream.context
+        if isinstance(context, Telemetry):
+            self._take_commands(stream, context)
+            self._calls.lost(context)
+            self.end(stream, 0, "")
+            return
+        if not isinstance(context, tuple):
+            return
+        name, caller, refused = context
+        body = self._http2.take_body(stream)
+        if len(body) < _PREFIX_SIZE or int.from_bytes(body[1:_PREFIX_SIZE]) != (
+            len(body) - _PREFIX_SIZE
+        ):
+            self.end(stream, INTERNAL, "the request is not one whole message")
+            return
+        if body[0]:
+            self.end(stream, UNIMPLEMENTED, "compressed requests are not understood")
+            return
+        try:
+            call = _RECEIPT[name].FromString(bytes(memoryview(body)[_PREFIX_SIZE:]))
+        except DecodeError:
+            self.end(stream, INTERNAL, "the request cannot be decoded")
+            return
+        if name in STREAMS:
+            self._calls.answer_streamed(self, stream, name, caller, call, refused)
+        else:
+            self._calls.answer(self, stream, name, caller, call, refused)
+
+    def _gone(self, stream: Stream) -> None:
+        if isinstance(stream.context, Telemetry):
+            self._calls.lost(stream.context)
+
+    # What calls need.
+
+    def respond(self, stream: Stream, response: Any) -> None:
+        """Send the only answer of a call."""
+        data = response.SerializeToString()
+        self._http2.answer(stream, _HEAD, b"\0" + len(data).to_bytes(4) + data, _OK)
+        self._flush_soon()
+
+    def send_answers(self, stream: Stream, messages: Sequence[Any]) -> bool:
+        """Send some answers of a call; return whether the peer is there to take them."""
+        if stream.is_reset or self._transport.is_closing():
+            return False
+        parts: list[bytes] = []
+        for message in messages:
+            data = message.SerializeToString()
+            parts += (b"\0" + len(data).to_bytes(4), data)
+        self._http2.send_head(stream, _HEAD)
+        self._http2.send_data(stream, b"".join(parts))
+        self._flush_soon()
+        return True
+
+    def end(self, stream: Stream, status: int, text: str) -> None:
+        """End a call: with the status of gRPC, which is 0 if there were answers."""
+        self._http2.send_head(stream, _HEAD)
+        self._http2.end(stream, trailers_of(status, text))
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Write what there is; if several calls are open, with the answers of the others."""
+        if self._is_flush_due:
+            return
+        if len(self._http2.streams) <= 1:
+            self._flush()
+        else:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        out = self._http2.out
+        if out and not self._transport.is_closing():
+            self._http2.out = []
+            self._transport.write(b"".join(out))
+            if self._http2.waiting_size or self._transport.get_write_buffer_size():
+                self._note_sizes()
+
+    def _note_sizes(self) -> None:
+        """Tell the listener how much memory the peer takes."""
+        if self._connection is None:
+            return
+        received, unsent = self.received_size, self.unsent_size
+        if self._noted != (received, unsent):
+            before, self._noted = self._noted, (received, unsent)
+            if before[0] != received:
+                self._listener.note_received(self._connection.id, received)
+            if before[1] != unsent:
+                self._listener.note_unsent(self._connection.id, unsent)
+
+    # What the listener needs; see `ServerConnection`.
+
+    @property
+    def received_size(self) -> int:
+        """Bytes in memory of requests that have not come in whole."""
+        return self._http2.kept_size
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes in memory of unread answers."""
+        if self._transport.is_closing():
+            return 0
+        return self._http2.waiting_size + self._transport.get_write_buffer_size()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Forget all calls."""
+        for stream in list(self._http2.streams.values()):
+            stream.is_reset = True
+            self._gone(stream)
+        self._http2.streams.clear()
+        if self._connection is not None:
+            self._listener.closed(self._connection)
+
+    def pause_writing(self) -> None:
+        """Take no more requests: the peer reads too slowly."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Take requests again."""
+        self._note_sizes()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def cut_off(self, why: str) -> None:
+        """Close at once, and tell why."""
+        self._log_end(why)
+        self._transport.abort()
+
+    def close_if_idle(self, silent_since: float) -> None:
+        """Close if nothing has come for long."""
+        if self._last_used < silent_since and not self._transport.is_closing():
+            self._http2.go_away(Fault.NO_ERROR, "idle")
+            self._flush()
+            self._transport.close()
+
+    def stop_reading(self) -> None:
+        """Begin no more calls."""
+        if not self._transport.is_closing():
+            self._http2.go_away(Fault.NO_ERROR, "the server stops")
+            self._flush()
+
+    def close(self) -> None:
+        """Close when all has left."""
+        self._is_told = True
+        self.stop_reading()
+        self._transport.close()
+
+    def send(self, frames: Sequence[AnyFrame]) -> None:
+        """Send nothing: frames are for other connections."""
+
+    def wake(self) -> None:
+        """Do nothing: no call makes others wait."""
+
+    def handle_waiting(self) -> None:
+        """Do nothing: no call waits for a turn."""
+
+    def _log_end(self, why: str) -> None:
+        if not self._is_told and self._connection is not None:
+            self._is_told = True
+            broker_events.CONNECTION_CUT.log(log, client=self._connection.address, reason=why)

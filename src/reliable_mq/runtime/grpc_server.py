@@ -1,0 +1,76 @@
+"""The gRPC endpoint over sockets: a listener whose connections speak HTTP/2."""
+
+import asyncio
+from collections.abc import Iterable
+
+from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.gateway.asyncio_gateway import Gateway
+from reliable_mq.runtime.connection_limits import ConnectionLimits
+from reliable_mq.runtime.grpc_calls import Authenticate, Calls
+from reliable_mq.runtime.grpc_connection import GrpcConnection
+from reliable_mq.runtime.listener import Listener
+from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.record import address_of
+
+
+class GrpcServer:
+    """An endpoint for official clients.
+
+    Args:
+        gateway: answers calls.
+        tls: the mode and the certificate; the caller closes it. None: all connections are plain.
+        limits: of the connections.
+        authenticate: returns the user who has signed a call; None: nobody signs.
+    """
+
+    small_answers: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        tls: ServerTls | None = None,
+        limits: ConnectionLimits | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self.gateway = gateway
+        calls = Calls(gateway, authenticate)
+        self._host = ""
+        self.listener = Listener(
+            self, tls=tls, limits=limits, make=lambda listener: GrpcConnection(listener, calls)
+        )
+
+    @property
+    def address(self) -> str:
+        """The address for clients, "host:port"."""
+        return address_of(self._host, self.listener.port)
+
+    async def bind(self, host: str, port: int) -> None:
+        """Bind the port.
+
+        Raises:
+            AddressRefused: when it is taken.
+        """
+        self._host = host
+        await self.listener.bind(host, port)
+
+    async def serve(self) -> None:
+        """Answer calls from now on."""
+        await self.listener.serve()
+        self.gateway.start()
+
+    async def close(self) -> None:
+        """Begin no more calls, give back what clients hold, and stop."""
+        self.listener.stop_reading()
+        await self.gateway.close()
+        await asyncio.sleep(0)
+        await self.listener.close()
+
+    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
+        """Take no commands: connections here make calls."""
+        del connection, commands
+        return False
+
+    def disconnected(self, connection: PeerConnection) -> None:
+        """Do nothing: the streams of a connection have told it."""

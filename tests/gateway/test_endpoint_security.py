@@ -1,0 +1,168 @@
+"""The endpoint of a broker with users and certificates: who may call, and over what."""
+
+import hmac
+import ssl
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trustme
+from bench.reliable_mq_broker import ReliableMQBroker, ReliableMQProxy
+from tests.gateway.grpc_client import GrpcClient, client_at
+
+from reliable_mq.gateway.codes import Code
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.request_signature import add_signature
+
+pytestmark = pytest.mark.processes
+
+ROOT = "root-secret-1"
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": f'{{"username":"root","password":"{ROOT}"}}',
+    "innerClientAuthenticationCredentials": f'{{"accessKey":"root","secretKey":"{ROOT}"}}',
+}
+TIME = "20261128T120000Z"
+
+
+def signed(user: str, secret: str, time: str = TIME) -> dict[str, str]:
+    """Return the headers of a signed call."""
+    signature = hmac.new(secret.encode(), time.encode(), "sha1").hexdigest().upper()
+    return {
+        "x-mq-date-time": time,
+        "authorization": f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, "
+        f"Signature={signature}",
+    }
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReliableMQBroker]:
+    directory = tmp_path_factory.mktemp("secured")
+    with ReliableMQBroker(directory, "ASYNC_FLUSH", settings=SETTINGS, has_grpc=True) as running:
+        sign = partial(add_signature, access_key="root", secret=ROOT)
+        link = BlockingLink(running.address, 10, prepare=sign)
+        for name in ("orders", "secrets"):
+            fields = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": "4"}
+            fields |= {"writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+            assert link.call(request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+        user = b'{"username":"shop","password":"shop-secret-1","userType":"Normal"}'
+        made = link.call(request(RequestCode.AUTH_CREATE_USER, {"username": "shop"}, user))
+        assert made.code == 0, made.remark
+        policy = (
+            b'{"subject":"User:shop","policies":[{"policyType":"CUSTOM","entries":[{"resource":'
+            b'"Topic:orders","actions":["Pub"],"sourceIps":["127.0.0.1"],"decision":"Allow"}]}]}'
+        )
+        made = link.call(request(RequestCode.AUTH_CREATE_ACL, {"subject": "User:shop"}, policy))
+        assert made.code == 0, made.remark
+        link.close()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    broker: ReliableMQBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ReliableMQProxy]:
+    directory = tmp_path_factory.mktemp("proxy")
+    names = ("authenticationEnabled", "innerClientAuthenticationCredentials")
+    settings = {name: SETTINGS[name] for name in names}
+    with ReliableMQProxy(directory, broker.name_server_address, settings) as running:
+        yield running
+
+
+@pytest.fixture(params=["broker", "proxy"])
+def address(
+    request: pytest.FixtureRequest, broker: ReliableMQBroker, proxy: ReliableMQProxy
+) -> str:
+    """Both forms of the endpoint check the same."""
+    return broker.grpc_address if request.param == "broker" else proxy.address
+
+
+def test_a_user_may_do_what_policies_allow_and_nothing_else(address: str) -> None:
+    with client_at(address, more=signed("shop", "shop-secret-1")) as client:
+        assert client.send("orders").status.code == Code.OK
+        refused = client.send("secrets").status
+        assert refused.code != Code.OK
+        assert "shop" in refused.message
+
+
+def test_a_super_user_may_do_everything(address: str) -> None:
+    with client_at(address, more=signed("root", ROOT)) as client:
+        assert client.send("secrets").status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Basic abc", "x-mq-date-time": TIME},
+        signed("shop", "wrong-secret-1"),
+        signed("nobody", "shop-secret-1"),
+        {**signed("shop", "shop-secret-1"), "x-mq-date-time": "20261128T130000Z"},
+        {**signed("shop", "shop-secret-1", ""), "x-mq-date-time": ""},
+    ],
+)
+def test_who_has_not_signed_is_refused(address: str, headers: dict[str, str]) -> None:
+    with client_at(address, more=headers) as client:
+        for status in (
+            client.send("orders").status,
+            client.call("Heartbeat", client_type=1).status,
+            client.call("QueryRoute", topic={"name": "orders"}).status,
+        ):
+            assert status.code == Code.UNAUTHORIZED
+            assert status.message
+
+
+def test_the_audit_and_the_record_have_the_clients_address(broker: ReliableMQBroker) -> None:
+    with client_at(broker.grpc_address, more=signed("shop", "shop-secret-1")) as client:
+        assert client.send("orders", number=5).status.code == Code.OK
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def encrypted(
+    authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ReliableMQBroker]:
+    directory = tmp_path_factory.mktemp("encrypted")
+    files = _certificate(authority, directory)
+    with ReliableMQBroker(directory, "ASYNC_FLUSH", settings=files, has_grpc=True) as running:
+        yield running
+
+
+def _certificate(authority: trustme.CA, directory: Path) -> dict[str, str]:
+    issued = authority.issue_cert("localhost")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    key.chmod(0o600)
+    return {"tls.server.certPath": str(cert), "tls.server.keyPath": str(key)}
+
+
+def answers(client: GrpcClient) -> bool:
+    """Whether the endpoint answers; the topic does not exist."""
+    return bool(client.send("nowhere").status.code == Code.TOPIC_NOT_FOUND)
+
+
+def test_encrypted_and_plain_clients_share_the_port(
+    encrypted: ReliableMQBroker, authority: trustme.CA
+) -> None:
+    with client_at(encrypted.grpc_address) as plain:
+        assert answers(plain)
+    with client_at(encrypted.grpc_address, tls=authority.cert_pem.bytes()) as secured:
+        assert answers(secured)
+        assert secured.producer("nowhere")
+
+
+def test_without_a_certificate_the_endpoint_makes_one(broker: ReliableMQBroker) -> None:
+    host, _, port = broker.grpc_address.rpartition(":")
+    found = ssl.get_server_certificate((host, int(port)))
+    assert found.startswith("-----BEGIN CERTIFICATE-----")
+    with client_at(broker.grpc_address, tls=found.encode()) as client:
+        assert client.send("orders").status.code == Code.UNAUTHORIZED

@@ -1,0 +1,105 @@
+"""The three endpoints at which stories of official clients are played, and their topics.
+
+`apache` is Apache's broker behind Apache's proxy: each story is first made to hold there. `proxy`
+is the same broker behind ours. `ours` is our broker with an endpoint of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.reliable_mq_broker import ReliableMQBroker, ReliableMQProxy
+from bench.rival_servers import ApacheProxy
+from tests.with_java import started
+
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+
+ENDPOINTS = ("apache", "proxy", "ours")
+BROKER_SETTINGS = {
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "transactionCheckInterval": "2000",
+    "transactionTimeOut": "1000",
+    "autoCreateTopicEnable": "false",
+}
+
+
+class Endpoint(NamedTuple):
+    """Where clients connect, and the broker behind it."""
+
+    name: str
+    address: str
+    broker: str
+
+    def make_topic(self, name: str, kind: str, queues: int = 4) -> None:
+        """Create a topic that takes one kind of messages."""
+        fields = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "attributes": f"+message.type={kind}",
+        }
+        self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+    def make_group(self, name: str, *, is_orderly: bool = False, retries: int = 16) -> None:
+        """Create a consumer group."""
+        body = msgspec.json.encode(
+            {
+                "groupName": name,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeBroadcastEnable": True,
+                "consumeMessageOrderly": is_orderly,
+                "retryQueueNums": 1,
+                "retryMaxTimes": retries,
+                "brokerId": 0,
+                "whichBrokerWhenConsumeSlowly": 1,
+                "notifyConsumerIdsChangedEnable": True,
+            }
+        )
+        self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+    def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        link = BlockingLink(self.broker, 10)
+        try:
+            answer = link.call(request(code, fields, body))
+            assert answer.code == 0, (answer.code, answer.remark)
+        finally:
+            link.close()
+
+
+@contextmanager
+def running(directory: Path, names: tuple[str, ...] = ENDPOINTS) -> Iterator[dict[str, Endpoint]]:
+    """Run the endpoints; give them by name."""
+    found: dict[str, Endpoint] = {}
+    with ExitStack() as stack:
+        if "apache" in names or "proxy" in names:
+            home = directory / "apache"
+            apache = stack.enter_context(
+                started(ApacheRocketMQ(home, "ASYNC_FLUSH", BROKER_SETTINGS))
+            )
+            behind = apache.name_server_address
+            if "apache" in names:
+                (directory / "theirs").mkdir(parents=True)
+                theirs = stack.enter_context(ApacheProxy(directory / "theirs", behind))
+                found["apache"] = Endpoint("apache", theirs.address, apache.address)
+            if "proxy" in names:
+                proxy = stack.enter_context(ReliableMQProxy(directory / "proxy", behind))
+                found["proxy"] = Endpoint("proxy", proxy.address, apache.address)
+        if "ours" in names:
+            broker = ReliableMQBroker(
+                directory / "ours", "ASYNC_FLUSH", settings=BROKER_SETTINGS, has_grpc=True
+            )
+            stack.enter_context(broker)
+            found["ours"] = Endpoint("ours", broker.grpc_address, broker.address)
+        yield found
