@@ -10,13 +10,15 @@ from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.steps import EVERY_STEP
 
+from reliable_mq.database.sql_handler_session import HandlerSession
+from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Reject, Retry
 
@@ -102,7 +104,7 @@ def test_a_handler_that_ends_its_transaction_every_time_never_has_an_effect(
     (outcome,) = asyncio.run(scenario())
 
     assert isinstance(outcome, Reject)
-    assert outcome.reason.startswith("attempt 3 of 3 failed: UsageError: a handler must not commit")
+    assert outcome.reason.startswith("attempt 3 of 3 failed: UsageError: a handler must not ")
     assert ledger.effects() == []
     assert ledger.logs() == {("payments", A): (0, 3)}
 
@@ -197,3 +199,14 @@ def test_a_handler_that_has_not_run_when_it_returns_is_not_acknowledged(
     asyncio.run(scenario())
 
     assert ledger.logs() == {("payments", A): (0, 1)}
+
+
+@pytest.mark.parametrize("verb", ["close", "reset", "invalidate"])
+def test_the_refusal_names_what_the_handler_did_with_its_session(verb: str) -> None:
+    session = HandlerSession(create_engine("sqlite://"))
+    session.execute(text("SELECT 1"))
+
+    with session.held(), pytest.raises(UsageError, match=f"must not {verb} its session"):
+        getattr(session, verb)()
+
+    session.close()

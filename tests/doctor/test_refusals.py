@@ -5,6 +5,7 @@ from tests.doctor.test_doctor import with_broker
 
 from reliable_mq.doctor.finding import CheckFindings, Level, worst
 from reliable_mq.doctor.redis_examination import CHECKS
+from reliable_mq.wire.remote_faults import remote_error
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,15 @@ def test_the_remedy_is_that_of_the_brokers_refusal(failure: str, remedy: str) ->
 
 def test_an_applications_account_that_may_not_ask_for_settings_is_no_fault() -> None:
     """It has the least rights, and a deployment must be able to run `doctor --strict` with it."""
-    refusal = "User:shop has no permission to access Cluster:DefaultCluster from 10.0.0.1"
+    refusal = (
+        "User:shop has no permission to access Cluster:DefaultCluster from 10.0.0.1, "
+        "no matched policies."
+    )
     told = CheckFindings("broker")
-    CHECKS["broker"](with_broker(failure=f"code 16: {refusal}, no matched policies."), told)
+    CHECKS["broker"](with_broker(failure=str(remote_error(16, refusal))), told)
 
     assert [each.level for each in told.findings] == [Level.SKIPPED]
     assert worst(told.findings) == Level.OK
-    assert refusal in told.findings[0].text
+    text = told.findings[0].text
+    assert "user shop has no right Get on Cluster:DefaultCluster. No application needs it" in text
+    assert "access grant" not in text, "the application is not advised to take the right"

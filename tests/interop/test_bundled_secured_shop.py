@@ -79,7 +79,7 @@ def test_the_doctor_asks_for_settings_if_its_user_may_see_the_cluster(
     done(variables, "-m", "examples.shop.create_tables")
     told = {each["check"]: each for each in json.loads(done(variables, *words))}
     assert told["broker"]["level"] == "skipped"
-    assert "User:shop has no permission to access Cluster:DefaultCluster" in told["broker"]["text"]
+    assert "user shop has no right Get on Cluster:DefaultCluster" in told["broker"]["text"]
 
     with Client(broker.name_server_address, settings=AS_ROOT) as client:
         client.admin.accounts.add("doctor", PASSWORD, policies=[*POLICIES, SEES_CLUSTER])

@@ -65,7 +65,7 @@ def test_who_has_no_account_is_asked_to_give_one(code: int, remark: str) -> None
         ("User:ann is not found.", "correct access_key and secret_key (RELIABLE_MQ_ACCESS_KEY"),
         (
             "User:ann has no permission to access Group:pay from 10.0.0.1, no matched policies.",
-            "(reliable-mq access grant ann --allow Group:pay=ACTION)",
+            "(reliable-mq access grant ann --allow Group:pay=ACTION; ACTION is Pub to send, ",
         ),
     ],
 )

@@ -5,6 +5,7 @@ and with an application that was typed as an argument as an option.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -80,6 +81,13 @@ def _empty(param: Any) -> str:
     return given + ("" if param.required else _LEAVE_OUT)
 
 
+def _has_one_value(param: Any) -> bool:
+    """Return whether a parameter is an option with a value, and not a list of them."""
+    return param.param_type_name == "option" and not (
+        param.multiple or param.is_flag or param.count
+    )
+
+
 class VerbCommand(TyperCommand):
     """A command that understands the old names of its options, with one warning for each.
 
@@ -90,13 +98,13 @@ class VerbCommand(TyperCommand):
         """Parse the command line after its old names were replaced.
 
         Raises:
-            UsageError: what has to be an option was typed as an argument, an option has no effect,
-                or a word is empty.
+            UsageError: what has to be an option was typed as an argument, an option has no effect
+                or is given twice, or a word is empty.
         """
         current = self._with_current_names(args)
         words = self._with_application(current)
         if not ctx.resilient_parsing:
-            self._refuse_empty_words(ctx, words)
+            self._refuse_odd_words(ctx, words)
         rest: list[str] = super().parse_args(ctx, words)
         if self._is_typed(ctx, "application", "argument") and self._is_typed(ctx, "table_prefix"):
             raise UsageError(
@@ -125,14 +133,20 @@ class VerbCommand(TyperCommand):
             if name.startswith("-")
         }
 
-    def _refuse_empty_words(self, ctx: Any, args: Sequence[str]) -> None:
-        """Refuse an empty word: it comes from a variable of a script that is not set.
+    def _refuse_odd_words(self, ctx: Any, args: Sequence[str]) -> None:
+        """Refuse an empty word, and an option that is given twice but has one value.
 
-        Without a check, an empty filter would choose everything, and an empty path this folder.
-        The words are those that were typed, before any of them becomes a path or a time.
+        An empty word comes from a variable of a script that is not set. Without a check, an empty
+        filter would choose everything, and an empty path this folder. Of two values, one would be
+        left out. The words are those that were typed, before any becomes a path or a time.
         """
-        typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+        typed, _, order = self.make_parser(ctx).parse_args(list(args))
+        times = Counter(each.name for each in order if _has_one_value(each))
         for param in self.params:
+            if times[param.name] > 1:
+                raise UsageError(
+                    f"{param.opts[0]} is given {times[param.name]} times: give it once"
+                )
             value = typed.get(param.name)
             words = value if isinstance(value, list | tuple) else [value]
             if param.name in _MAY_BE_EMPTY:
@@ -164,6 +178,9 @@ class VerbCommand(TyperCommand):
                 raise UsageError(f"{word}: the store is an option here: write --store {word}")
             if _APP not in takes_value or not _APPLICATION.fullmatch(word):
                 continue
+            if "argument" in names:
+                first = args[typed[0]]
+                raise UsageError(f"two applications are named: {first} and {word}; give one")
             if arguments:
                 raise UsageError(f"{word}: the application is an option here: write --app {word}")
             if any(each == _APP or each.startswith(f"{_APP}=") for each in args):

@@ -268,14 +268,17 @@ class HandlerSession(Session):
                 return ended
         return error
 
-    def refuse_if_held(self) -> None:
+    def refuse_if_held(self, verb: str = "commit or roll back") -> None:
         """Check that no handler holds the session.
+
+        Args:
+            verb: what the handler is about to do with it.
 
         Raises:
             UsageError: a handler holds it.
         """
         if self.is_held:
-            raise _not_yours()
+            raise _not_yours(verb)
 
     def commit(self) -> None:
         """Commit, if no handler holds the session."""
@@ -290,17 +293,17 @@ class HandlerSession(Session):
 
     def close(self) -> None:
         """Close, if no handler holds the session."""
-        self.refuse_if_held()
+        self.refuse_if_held("close")
         super().close()
 
     def reset(self) -> None:
         """Reset, if no handler holds the session."""
-        self.refuse_if_held()
+        self.refuse_if_held("reset")
         super().reset()
 
     def invalidate(self) -> None:
         """Drop the connections, if no handler holds the session."""
-        self.refuse_if_held()
+        self.refuse_if_held("invalidate")
         super().invalidate()
 
 
@@ -325,8 +328,11 @@ def refuse_second_transaction(url: URL) -> None:
         )
 
 
-def _not_yours() -> UsageError:
-    return UsageError("a handler must not commit or roll back its session; raise instead")
+def _not_yours(verb: str = "commit or roll back") -> UsageError:
+    return UsageError(
+        f"a handler must not {verb} its session: that is done when it has returned; to undo its"
+        " effect, raise"
+    )
 
 
 def is_plain(statement: str, dialect: str) -> bool:

@@ -1,5 +1,7 @@
 """Checks of Redis and the brokers: do they answer, and do they work as we need? Values only."""
 
+import re
+
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.sending.timed import TIMERS_SINCE
 from reliable_mq.doctor.check_context import CheckContext, RedisFacts
@@ -73,10 +75,11 @@ def broker(context: CheckContext, report: CheckFindings) -> None:
     if not cluster.brokers:
         report.error("the name servers know no broker", "start a broker, or look at its log")
     for each in cluster.brokers:
-        if _MAY_NOT_ASK in each.failure:
+        if (refused := _MAY_NOT_ASK.search(each.failure)) is not None:
+            user, resource = refused.groups()
             report.skip(
-                f"broker {each.name} does not tell this account its settings: that is a right of "
-                f"people. Let one of them run `doctor`, too. {each.failure}"
+                f"broker {each.name} does not show its settings: user {user} has no right Get on "
+                f"{resource}. No application needs it: let a person who has it run `doctor`, too"
             )
             continue
         if each.failure:
@@ -137,7 +140,7 @@ def _some(ids: list[str]) -> str:
     return f"{ids[0]}{more}"
 
 
-_MAY_NOT_ASK = "no permission to access Cluster:"
+_MAY_NOT_ASK = re.compile(r"User:(\S+) has no permission to access (Cluster:\S+)")
 # Parts of a broker's other refusals -> what to do.
 _REMEDIES = {
     "is disabled": "an administrator enables it: reliable-mq access change USER --enable",

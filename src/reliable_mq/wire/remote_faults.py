@@ -54,7 +54,8 @@ def with_remedy(remark: str) -> str:
     if (found := _RIGHT_MISSING.search(text)) is not None:
         return (
             f"{text}: if it shall, give it the right (reliable-mq access grant {found['user']}"
-            f" --allow {found['resource']}=ACTION)"
+            f" --allow {found['resource']}=ACTION; ACTION is Pub to send, Sub to consume, Get to"
+            " look)"
         )
     return remark
 
