@@ -94,6 +94,9 @@ DELAY_LEVEL_SECONDS = tuple(  # of delay level 1, 2, … 18
 )
 TIMER_SECONDS_MAX = 3 * 86_400  # Apache's `timerMaxDelaySec`: how far ahead a timer looks
 RETRY_ATTEMPTS_MAX = 16
+# How long a popped message is invisible to others. Source: Apache RocketMQ `ProxyConfig`.
+INVISIBLE_SECONDS_MIN = 1.0
+INVISIBLE_SECONDS_MAX = 12 * 3600.0
 
 _RECORD_FIXED_SIZE_MAX = 116  # 91 bytes, and what a v2 record and two IPv6 hosts add
 

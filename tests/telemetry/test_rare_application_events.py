@@ -101,7 +101,7 @@ def test_application_waits_and_says_later_that_it_is_ready(
         ]
         (consumer,) = mq._connections.client._engine.consumers.values()
         for _ in range(2):
-            consumer.reader._accepted()
+            consumer.reader._acceptance.accept()
 
     assert events(caplog).count("application_ready") == 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType, UnionType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.thread_connections import Connections, OpenLeases
@@ -321,6 +321,7 @@ class ReliableMQ:
         concurrency: int = DEFAULT_CONCURRENCY,
         database: str = MAIN_DATABASE,
         idempotent_by: KeySource | None = None,
+        by: Literal["queue", "message"] = "queue",
     ) -> Callable[[Any], Any]:
         """Register the decorated function as the handler of a consumer group.
 
@@ -355,6 +356,8 @@ class ReliableMQ:
                 the messages that it sends. Default "main".
             idempotent_by: the business key; of all messages with one key, one has its effect. It is
                 a field of the payload ("order.id"), or a function of it, see `key_reading`.
+            by: what processes share: queues (default), or each "message": then a slow one holds
+                nobody up, and no order is kept, so it needs `ordered=False`.
 
         Raises:
             UsageError: a parameter cannot be filled, a number or a wait is out of its range, the
@@ -365,7 +368,7 @@ class ReliableMQ:
         options: dict[str, Any] = {"topic": name_of(topic), "tag": tag, "batch": batch}
         options |= {"ordered": ordered, "max_attempts": max_attempts, "lease": lease}
         options |= {"retry_waits": retry_waits, "log_receipt": log_receipt, "database": database}
-        options["concurrency"] = concurrency
+        options |= {"concurrency": concurrency, "by": by}
 
         def register(function: F) -> F:
             self._check_not_started(group)

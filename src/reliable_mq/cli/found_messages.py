@@ -146,8 +146,11 @@ def records_of(
     if history.stub is not None:
         topics.add(history.stub["topic"])
         groups.update(groups_of(history.stub["required_groups"]))
+    sent_to = set(topics)
     for group in groups:
         topics |= {f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"}
+        # A group that consumes by the message has a retry topic for each topic.
+        topics |= {f"{RETRY_PREFIX}{group}{mark}{topic}" for topic in sent_to for mark in "_+"}
     try:
         with Browser(name_servers, client) as browser:
             found = [

@@ -15,6 +15,8 @@ from reliable_mq.client.asyncio_client_engine import ClientEngine
 from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
+from reliable_mq.client.consuming.asyncio_message_consumer import AsyncMessageConsumer
+from reliable_mq.client.consuming.asyncio_message_receiver import AsyncMessageReceiver
 from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
@@ -158,8 +160,9 @@ class AsyncClient(AsyncSending):
         Raises:
             UsageError: when the handler is no function, or this client already consumes for the
                 group.
-            ConfigurationError: when a broker rejects an SQL92 expression, with its text; or when
-                another client with this name broadcasts to the group.
+            ConfigurationError: when a broker rejects an SQL92 expression, with its text; when it
+                cannot deliver by the message, and the subscription asks for that; or when another
+                client with this name broadcasts to the group.
             StoreError: when a file of offsets cannot be used.
         """
         if not callable(handler):
@@ -169,7 +172,8 @@ class AsyncClient(AsyncSending):
         if subscription.broadcasting:
             group.local_offsets = await engine.local_offsets(group.name)
         observed = engine.hooks.around_handler(handler, subscription.group)
-        consumer = AsyncPushConsumer(engine, group, engine.namespace.own_handler(observed))
+        kind = AsyncMessageConsumer if subscription.by_message else AsyncPushConsumer
+        consumer = kind(engine, group, engine.namespace.own_handler(observed))
         try:
             engine.refuse_closing()
             engine.join(consumer)
@@ -191,12 +195,14 @@ class AsyncClient(AsyncSending):
 
         Raises:
             UsageError: when this client already consumes for the group.
-            ConfigurationError: when the group broadcasts, or a broker rejects an SQL92 expression.
+            ConfigurationError: when the group broadcasts, a broker rejects an SQL92 expression, or
+                it cannot deliver by the message and the subscription asks for that.
         """
         if subscription.broadcasting:
             raise ConfigurationError("a simple consumer shares queues: it cannot broadcast")
         engine = self._engine
-        consumer = AsyncSimpleConsumer(engine, await engine.checked_group(subscription))
+        kind = AsyncMessageReceiver if subscription.by_message else AsyncSimpleConsumer
+        consumer = kind(engine, await engine.checked_group(subscription))
         engine.join(consumer)
         engine.reader_opened(consumer)
         consumer.start()

@@ -22,6 +22,7 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.file_offsets import FileOffsets
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.flow_budget import FlowBudget
+from reliable_mq.client.consuming.popping import check_popping
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity, Middleware
@@ -241,6 +242,8 @@ class ClientEngine(AsyncEngine):
         group = self._group(subscription)
         self.membership.check_free(group.name)
         await self.run(check_filters(group))
+        if subscription.by_message:
+            await self.run(check_popping(group))
         self.refuse_closing()
         return group
 

@@ -36,9 +36,12 @@ def waits(
 ) -> Callable[Concatenate[ThreadFace[A], P], R]:
     """Return a verb that waits in the caller's thread for the asynchronous verb."""
 
+    name = verb.__name__
+
     @wraps(verb)
     def wait(self: ThreadFace[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
         thread = self._started()
-        return thread.run(verb(self._twin, *args, **kwargs))
+        own: Callable[P, Coroutine[Any, Any, R]] = getattr(self._twin, name)  # of its own class
+        return thread.run(own(*args, **kwargs))
 
     return wait

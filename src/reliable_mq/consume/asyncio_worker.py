@@ -120,7 +120,7 @@ class Worker:
                 call()
 
         for number, running in enumerate(tuple(self._running)):
-            running.reader.when_accepted(partial(accepted, number))
+            running.when_accepted(partial(accepted, number))
 
     @property
     def is_breaker_open(self) -> bool:

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,7 +15,11 @@ from reliable_mq.consume.payload import Decoder, decoder_of
 from reliable_mq.decorated import annotations_of, check_function
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeyReader
-from reliable_mq.limits import RETRY_ATTEMPTS_MAX
+from reliable_mq.limits import (
+    INVISIBLE_SECONDS_MAX,
+    INVISIBLE_SECONDS_MIN,
+    RETRY_ATTEMPTS_MAX,
+)
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import RETRY_SECONDS_MAX
 from reliable_mq.settings import MAIN_DATABASE
@@ -117,6 +121,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     read_key: KeyReader | None = None
     is_enveloped: bool = False
     has_declared_topic: bool = False
+    by: Literal["queue", "message"] = "queue"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -151,6 +156,9 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             has_declared_topics=self.has_declared_topic,
             takes_faulty=True,  # or nobody would be told of its dead letter
             handling_seconds=math.inf,  # the lease is renewed as long as the handler runs
+            by=self.by,
+            # After a death the message comes back when its claim has ended, not before.
+            invisible_seconds=min(max(self.lease, INVISIBLE_SECONDS_MIN), INVISIBLE_SECONDS_MAX),
         )
 
 

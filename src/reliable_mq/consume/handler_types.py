@@ -5,7 +5,17 @@ So each order of payload, session and message is a type of its own here.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+    overload,
+)
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -96,3 +106,4 @@ class ConsumerOptions(TypedDict, total=False):
     concurrency: int
     database: str
     idempotent_by: KeySource | None
+    by: Literal["queue", "message"]

@@ -88,7 +88,9 @@ def timeline(
     found: list[TimelineEntry] = []
     if history.stub is not None:
         found += _of_stub(history.stub)
-    found += map(_of_record, records)
+    rows = [*([] if history.stub is None else [history.stub]), *history.logs]
+    sent_to = next((row.get("topic") or "" for row in rows), "")
+    found += [_of_record(record, sent_to) for record in records]
     for log in history.logs:
         found += _of_log(log)
     found += map(_of_confirmation, history.confirmations)
@@ -236,14 +238,23 @@ def _of_confirmation(notice: Row) -> TimelineEntry:
     return TimelineEntry(notice["update_date"], "notice", what)
 
 
-def _of_record(record: ReceivedMessage) -> TimelineEntry:
+def _group_of(retry_topic: str, sent_to: str) -> str:
+    """Return the consumer group of a retry topic; that of one topic ends with the topic's name."""
+    name = retry_topic.removeprefix(RETRY_PREFIX)
+    for end in (f"_{sent_to}", f"+{sent_to}"):
+        if sent_to and name.endswith(end):
+            return name.removesuffix(end)
+    return name
+
+
+def _of_record(record: ReceivedMessage, sent_to: str) -> TimelineEntry:
     topic, place = record.queue.topic, f"{record.queue.broker_name}, queue {record.queue.queue_id}"
     what = f"stored in {topic}: {place}, offset {record.queue_offset}"
     if topic.startswith(DEAD_LETTER_PREFIX):
         reason = record.properties.get(DEAD_LETTER_REASON, "no reason was given")
         what = f"dead letter of {topic.removeprefix(DEAD_LETTER_PREFIX)}: {reason}"
     elif topic.startswith(RETRY_PREFIX):
-        group, failed = topic.removeprefix(RETRY_PREFIX), record.reconsume_times
+        group, failed = _group_of(topic, sent_to), record.reconsume_times
         what = f"to be delivered to {group} again"
         what += f" after failed attempt {failed}" if failed else ""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.store_time_ms)

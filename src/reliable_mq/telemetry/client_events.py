@@ -125,6 +125,16 @@ PULLS_WORK = info(
     "pulls_work",
     "group %(group)s: topic %(topic)s is read again after %(seconds).0f s",
 )
+ACKNOWLEDGEMENT_LOST = warning(
+    "acknowledgement_lost",
+    "group %(group)s: %(messages)d handled messages were not acknowledged, so they may be "
+    "delivered again: message %(message_ids)s (key %(keys)s) of topic %(topic)s: %(error)s",
+)
+POP_LEASE_LOST = warning(
+    "pop_lease_lost",
+    "group %(group)s: message %(message_id)s (key %(key)s) of topic %(topic)s is still being "
+    "handled, but its broker did not extend its lease, so it is delivered again: %(error)s",
+)
 DEAD_LETTER = warning(
     "dead_letter",
     "group %(group)s: message %(message_id)s (key %(key)s) of topic %(topic)s is "

@@ -92,6 +92,11 @@ class HandlerPool:
         self._seconds += (seconds / messages - self._seconds) * _WEIGHT
 
     @property
+    def mean_seconds(self) -> float:
+        """The mean time of a message, recent calls first; a second at the start."""
+        return self._seconds
+
+    @property
     def may_take_series(self) -> bool:
         """Whether a call may get a series of messages now."""
         return self._series > 1 and self._seconds <= SHORT_SECONDS

@@ -40,6 +40,8 @@ class AsyncPushConsumer(GroupMember):
         #: starts handler calls for fetched messages
         self.fetched: Callable[[], None] = self.pool.pump
         self.reader = QueueFetcher(client, group, self)
+        #: calls a function once when the brokers have accepted this member
+        self.when_accepted = self.reader.when_accepted
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

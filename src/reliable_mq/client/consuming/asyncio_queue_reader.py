@@ -63,6 +63,49 @@ class QueueOwner(Protocol):
         """Check for fetched messages."""
 
 
+class Acceptance:
+    """Functions to call once, when the brokers have accepted a member."""
+
+    def __init__(self) -> None:
+        self._was_accepted = False
+        self._told: list[Callable[[], None]] = []
+
+    def when(self, call: Callable[[], None]) -> None:
+        """Call once when the brokers have accepted this member: now, or on the client's loop.
+
+        Topics that do not exist yet are no reason to wait.
+        """
+        self._told.append(call)
+        if self._was_accepted:
+            self.accept()
+
+    def accept(self) -> None:
+        """Note that the brokers have accepted the member."""
+        self._was_accepted = True
+        with contextlib.suppress(IndexError):  # two threads may be here: each call is popped once
+            while self._told:
+                self._told.pop()()
+
+
+async def introduce(client: FlowRunner, group: ConsumerGroup, obstacles: Obstacles) -> None:
+    """Send heartbeats to the brokers, so that they know a member before it reads.
+
+    The subscription gets a version that no broker rejects as older than its own.
+    """
+    for topic in group.subscription.topics:
+        try:
+            await client.run(group.routes.of(topic))
+        except ReliableMQError as error:
+            client_events.TOPIC_NOT_THERE.log(
+                log, level=level_of(error), group=group.name, topic=topic, error=error
+            )
+            obstacles.note_absent(topic)
+    if await client.run(raise_version(group)):
+        await client.send_full_heartbeats()
+    else:
+        await client.heartbeat()
+
+
 class QueueFetcher:
     """Fetches messages of one member's queues.
 
@@ -88,8 +131,9 @@ class QueueFetcher:
         self._look = asyncio.Event()
         self._has_stopped = False
         self._is_settled = False
-        self._was_accepted = False
-        self._told: list[Callable[[], None]] = []
+        self._acceptance = Acceptance()
+        #: calls a function once when the brokers have accepted this member
+        self.when_accepted = self._acceptance.when
         self._introductions = 0  # finished introductions that a pull had requested
         self._chosen: set[MessageQueue] = set()
         self._obstacles = Obstacles(group.name, are_declared=group.subscription.has_declared_topics)
@@ -101,21 +145,6 @@ class QueueFetcher:
             what = f"group {self.group.name}: renewing locks"
             renewing = repeat(self.group.settings.lock_renew_seconds, self._keep_ready, what)
             self._renewing = asyncio.create_task(renewing)
-
-    def when_accepted(self, call: Callable[[], None]) -> None:
-        """Call once when the brokers have accepted this member: now, or on the client's loop.
-
-        Topics that do not exist yet are no reason to wait.
-        """
-        self._told.append(call)
-        if self._was_accepted:
-            self._accepted()
-
-    def _accepted(self) -> None:
-        self._was_accepted = True
-        with contextlib.suppress(IndexError):  # two threads may be here: each call is popped once
-            while self._told:
-                self._told.pop()()
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -192,7 +221,10 @@ class QueueFetcher:
     async def _coordinate(self) -> None:
         settings, name = self.group.settings, self.group.name
         if self.group.is_member:
-            await attempt(self._send_heartbeats, f"group {name}: the first heartbeat")
+            await attempt(
+                lambda: introduce(self._client, self.group, self._obstacles),
+                f"group {name}: the first heartbeat",
+            )
         while True:
             self._look.clear()
             self._is_settled = False
@@ -204,28 +236,6 @@ class QueueFetcher:
                 async with asyncio.timeout(pause):
                     await self._look.wait()
 
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats to the brokers, so that the first rebalance counts this member.
-
-        The subscription gets a version that no broker rejects as older than its own.
-        """
-        for topic in self.group.subscription.topics:
-            try:
-                await self._client.run(self.group.routes.of(topic))
-            except ReliableMQError as error:
-                client_events.TOPIC_NOT_THERE.log(
-                    log,
-                    level=level_of(error),
-                    group=self.group.name,
-                    topic=topic,
-                    error=error,
-                )
-                self._obstacles.note_absent(topic)
-        if await self._client.run(raise_version(self.group)):
-            await self._client.send_full_heartbeats()
-        else:
-            await self._client.heartbeat()
-
     async def _look_once(self) -> None:
         settled = True
         self._take_chosen()
@@ -234,7 +244,7 @@ class QueueFetcher:
             self._obstacles.log_repeated(changes.obstacles)
             self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
             if changes.accepted:
-                self._accepted()
+                self._acceptance.accept()
             settled = changes.settled
             if changes.left:
                 self.give_up_queues(changes.left)

@@ -109,8 +109,25 @@ class AsyncSimpleConsumer(GroupMember):
             raise UsageError(f"max_messages is {max_messages}: it must be positive")
         if not handling > 0:
             raise UsageError(f"handling is {handling}: it must be positive")
+        begun = asyncio.get_running_loop().time()
+        messages: list[ReceivedMessage] = []
+        for assigned, message, expires in await self._received(max_messages, timeout, handling):
+            shown = self.group.namespace.own_message(message)
+            self._leases.begin_lease(assigned, message, expires, shown)
+            messages.append(shown)
+        self._watch()
+        if messages:
+            group = self.group.namespace.own_name(self.group.name)
+            seconds = asyncio.get_running_loop().time() - begun
+            self._client.hooks.call_receive_hooks(group, messages, seconds)
+        return messages
+
+    async def _received(
+        self, max_messages: int, timeout: float, handling: float
+    ) -> list[tuple[AssignedQueue, ReceivedMessage, float]]:
+        """Wait for messages; return each with its queue and the end of its lease."""
         now = asyncio.get_running_loop().time
-        begun, deadline = now(), now() + timeout
+        deadline = now() + timeout
         while not (taken := self._take(max_messages)):
             if self._closing is not None or now() >= deadline:
                 return []
@@ -121,15 +138,7 @@ class AsyncSimpleConsumer(GroupMember):
             except TimeoutError:
                 continue
         expires = self._client.lease_clock() + handling
-        messages: list[ReceivedMessage] = []
-        for assigned, message in taken:
-            shown = self.group.namespace.own_message(message)
-            self._leases.begin_lease(assigned, message, expires, shown)
-            messages.append(shown)
-        self._watch()
-        group = self.group.namespace.own_name(self.group.name)
-        self._client.hooks.call_receive_hooks(group, messages, now() - begun)
-        return messages
+        return [(assigned, message, expires) for assigned, message in taken]
 
     async def ack(self, *messages: ReceivedMessage) -> None:
         """Acknowledge messages: they are handled and will not be delivered again.

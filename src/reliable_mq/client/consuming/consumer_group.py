@@ -8,7 +8,7 @@ All consuming flows work on one of these: `pulling`, `queue_locks`, `offsets`, `
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
@@ -18,6 +18,7 @@ from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, Assigned
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
+from reliable_mq.client.consuming.popped_queue import PopLease, PoppedQueue
 from reliable_mq.client.consuming.pull_faults import PullFaults
 from reliable_mq.client.consuming.subscription import Sql, Subscription, expression_type
 from reliable_mq.client.sending.producer import SendFlows
@@ -197,8 +198,8 @@ class ConsumerGroup:
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
         self._busy: deque[AssignedQueue] = deque()  # queues with ready messages, when last checked
         self._takes = 0  # since that check
-        self._budget = budget or FlowBudget(settings.held_total_bytes_max)
-        self._all_paused = False
+        self.budget = budget or FlowBudget(settings.held_total_bytes_max)
+        self.is_paused = False
         self._paused: set[MessageQueue] = set()
 
     @property
@@ -265,11 +266,30 @@ class ConsumerGroup:
             ordered=ordered,
             needs_lock=ordered and shared,
             settings=self.settings,
-            budget=self._budget,
+            budget=self.budget,
         )
-        assigned.paused = self._all_paused or queue in self._paused
+        assigned.paused = self.is_paused or queue in self._paused
         self._assigned[queue] = assigned
         return assigned
+
+    def popped_queue(
+        self, queue: MessageQueue, acknowledge: Callable[[PopLease], None]
+    ) -> PoppedQueue:
+        """Return the popped messages of `queue`, of a consumer by the message."""
+        found = self._assigned.get(queue)
+        if isinstance(found, PoppedQueue):
+            return found
+        made = PoppedQueue(
+            queue, settings=self.settings, budget=self.budget, acknowledge=acknowledge
+        )
+        made.paused = self.is_paused
+        self._assigned[queue] = made
+        return made
+
+    @property
+    def popped_queues(self) -> list[PoppedQueue]:
+        """The queues with popped messages, of a consumer by the message."""
+        return [each for each in self._assigned.values() if isinstance(each, PoppedQueue)]
 
     def leave(self, queue: MessageQueue) -> AssignedQueue:
         """Start no more messages of `queue`; it is given back when none of its messages runs."""
@@ -287,7 +307,7 @@ class ConsumerGroup:
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Start no more messages of `queues`, present or future, until `resume`; None: of all."""
         if queues is None:
-            self._all_paused = True
+            self.is_paused = True
         else:
             self._paused.update(queues)
         self._update_paused()
@@ -295,7 +315,7 @@ class ConsumerGroup:
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Continue with `queues`; None: with all, however they were paused."""
         if queues is None:
-            self._all_paused = False
+            self.is_paused = False
             self._paused.clear()
         else:
             self._paused.difference_update(queues)
@@ -393,7 +413,7 @@ class ConsumerGroup:
 
     def _update_paused(self) -> None:
         for assigned in self.all_queues:
-            assigned.paused = self._all_paused or assigned.queue in self._paused
+            assigned.paused = self.is_paused or assigned.queue in self._paused
 
     def invariants(self) -> None:
         """Check the class's invariant, and those of each queue."""

@@ -54,6 +54,14 @@ class Leases:
         self._leases[key] = Lease(message, shown, assigned, expires)
         heapq.heappush(self._dues, (expires, *key))
 
+    def find(self, message: ReceivedMessage) -> Lease:
+        """Return the lease on this delivery.
+
+        Raises:
+            LeaseLost: when it has ended.
+        """
+        return self._find(message)
+
     def extend(self, message: ReceivedMessage, expires: float) -> None:
         """Let a lease expire at `expires`, earlier or later than before.
 

@@ -11,6 +11,8 @@ import msgspec
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.pop_leases import change_invisible, usual_wait
+from reliable_mq.client.consuming.popped_queue import PoppedQueue
 from reliable_mq.client.flow import Flow, Wait, call, now, succeeded
 from reliable_mq.errors import ReliableMQError, RemoteError, Unavailable
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
@@ -26,11 +28,13 @@ from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.properties import (
     CLUSTER,
     DELAY,
+    FIRST_POP_TIME,
     KEYS,
     MAX_OFFSET,
     MIN_OFFSET,
     MSG_REGION,
     ORIGIN_MESSAGE_ID,
+    POP_CK,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     RETRY_TOPIC,
@@ -49,13 +53,14 @@ REASON_LENGTH_MAX = 1000
 SEND_BACK_TIMEOUT = 5.0
 TO_DEAD_LETTERS = -1
 BROKER_DECIDES = 0
+_CHANGING_SECONDS = 0.02
 
 #: properties that come from a field of the message, or that each broker sets itself
 _NOT_CARRIED = frozenset(
     {
         *(KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY),
         *(MSG_REGION, TRACE_ON, CLUSTER, MIN_OFFSET, MAX_OFFSET),
-        *(REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED),
+        *(REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED, POP_CK, FIRST_POP_TIME),
     }
 )
 
@@ -90,6 +95,9 @@ def settle(
         elif not outcome.counts or _stays_here(group, message):
             yield from _hold(group, assigned, message, outcome)
             return
+        elif isinstance(assigned, PoppedQueue):
+            yield from _come_back(group, assigned, message, outcome)
+            return
         elif not (yield from _send_back(group, message, level)):
             pause = retry_of_ours(group.settings.settle_retry_seconds, counts=False)
             yield from _hold(group, assigned, message, pause)
@@ -121,6 +129,29 @@ def _hold(
         doubled = group.settings.hold_seconds * 2.0 ** min(message.reconsume_times, 30)
         pause = min(doubled, group.settings.hold_seconds_max)
     assigned.postpone(message.queue_offset, instant.seconds + pause, counts=outcome.counts)
+
+
+def _come_back(
+    group: ConsumerGroup, popped: PoppedQueue, message: ReceivedMessage, outcome: Retry
+) -> Flow[None]:
+    """Let a popped message come back, to any member, as its next attempt.
+
+    If the broker does not take this, another attempt follows here.
+    """
+    wait = _wait_of(group, message, outcome)
+    wait = usual_wait(message.reconsume_times) if wait is None else wait
+    lease = popped.leases[message.queue_offset]
+    while lease.is_changing:
+        yield Wait(_CHANGING_SECONDS)
+    (error,) = yield from change_invisible(group, [lease], wait)
+    if error is None:
+        popped.drop(message.queue_offset)
+        return
+    client_events.SEND_BACK_REFUSED.log(
+        log, level=level_of(error), group=group.name, **facts_of(message), error=error
+    )
+    pause = retry_of_ours(group.settings.settle_retry_seconds, counts=False)
+    yield from _hold(group, popped, message, pause)
 
 
 def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> Flow[None]:

@@ -9,10 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from reliable_mq.client.checked import check_fields, is_integer
+from reliable_mq.client.checked import check_fields, is_integer, is_number
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.limits import (
+    GROUP_LENGTH_MAX,
+    INVISIBLE_SECONDS_MAX,
+    INVISIBLE_SECONDS_MIN,
+    RETRY_ATTEMPTS_MAX,
+    TOPIC_LENGTH_MAX,
+)
 from reliable_mq.message import NamedFields, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
 from reliable_mq.outcomes import OLD_WORDS, Outcome, old_word
@@ -80,6 +86,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
             for (`asyncio.to_thread`) are unknown to the consumer and continue. Infinity: no limit.
         takes_faulty: whether the handler gets messages that cannot be decompressed, with `fault`;
             otherwise they become dead letters without a handler call.
+        by: what the members of the group share. "queue": each queue has one member, which reads it.
+            "message": every member gets messages of all queues, each message for a time. So a slow
+            member holds nobody up, and there may be more members than queues. It keeps no order: it
+            needs `ordered=False`. All members must use the same.
+        invisible_seconds: by the message: how long no other member gets a message. It is extended
+            while its handler runs. After a kill, messages come back so much later. 1 s to 12 h.
         has_declared_topics: whether somebody has declared the names of the topics. Then a topic
             that nobody has sent to yet is told at level INFO, not as a name that may be wrong.
 
@@ -102,6 +114,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
     allocation: Allocation = average
     retry_waits: tuple[float, ...] = ()
     handling_seconds: float = 15 * 60.0
+    by: Literal["queue", "message"] = "queue"
+    invisible_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
@@ -123,6 +137,37 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
             raise ConfigurationError("a wait in retry_waits is infinite: give finite seconds")
         if self.batch > 1 and self.series > 1:
             raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
+        self._check_by()
+
+    @property
+    def by_message(self) -> bool:
+        """Whether the members share messages instead of queues."""
+        return self.by == "message"
+
+    def _check_by(self) -> None:
+        if self.by not in {"queue", "message"}:
+            raise ConfigurationError(f"by is {self.by!r:.100}: give queue or message")
+        seconds = self.invisible_seconds
+        if not is_number(seconds) or not INVISIBLE_SECONDS_MIN <= seconds <= INVISIBLE_SECONDS_MAX:
+            raise ConfigurationError(
+                f"invisible_seconds is {seconds!r:.100}: give {INVISIBLE_SECONDS_MIN:g} to"
+                f" {INVISIBLE_SECONDS_MAX:g} seconds"
+            )
+        if not self.by_message:
+            return
+        if self.ordered:
+            raise ConfigurationError(
+                'by="message" keeps no order: add ordered=False, or consume with by="queue"'
+            )
+        if self.broadcasting:
+            raise ConfigurationError(
+                'by="message" shares messages, and broadcasting does not: choose one of them'
+            )
+        if self.from_where == "timestamp":
+            raise ConfigurationError(
+                'by="message" begins at first or last: to begin at a time, reset the offsets of'
+                " the group (reliable-mq group reset)"
+            )
 
     def _check_simple(self) -> None:
         for name in ("ordered", "broadcasting", "takes_faulty"):

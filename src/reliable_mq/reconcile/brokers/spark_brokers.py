@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers import file_queues, file_store
+from reliable_mq.reconcile.brokers.file_popped import read_in_flight
 from reliable_mq.reconcile.brokers.log_schema import BROKER, STORED_SCHEMA, columns_of
+from reliable_mq.reconcile.brokers.popped import not_beyond
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges, by_queue, by_topic
 from reliable_mq.reconcile.brokers.spark_access import OPEN, access_here, refuse_namespace
 from reliable_mq.reconcile.brokers.spark_begins import (
@@ -220,6 +222,8 @@ def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> B
         if is_partial and name:
             return BrokerLogs({}, missing={name: str(error)})
         raise
+    now_ms = layout.newest_ms or 0 if now is None else int(now.timestamp() * 1000)
+    progress = not_beyond(progress, read_in_flight(path, now_ms))
     return BrokerLogs(
         {name: path},
         progress={(name, *names): queues for names, queues in progress.items()},
