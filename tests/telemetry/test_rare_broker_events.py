@@ -95,7 +95,8 @@ def test_timed_message_dropped(
         own_keys=(), out_ms=1, due_ms=2, topic="t", record=record
     )
     timers._store = SimpleNamespace(append=raises(MessageRefused("too long")))
-    timers._used_ms, timers._deleted, timers._known = 0, {}, {}
+    timers._used_ms, timers._deleted = 0, {}
+    timers.ended = SimpleNamespace(knows_any=False)
     timers.counts = SimpleNamespace(add=lambda *_: None)
     assert timers._deliver_one(0, 0) == 5
     assert events(caplog) == ["timed_message_dropped"]
@@ -178,7 +179,7 @@ def registrar_of(answer: Command | Exception) -> Any:
     made: Any = registrar.Registrar.__new__(registrar.Registrar)
     made._links, made._informed = Refusing(answer), set()
     made._outages = Outages()
-    made._addresses, made._task, made._waiting = ["n:1"], None, []
+    made.addresses, made._task, made._waiting = ["n:1"], None, []
     made._send = lambda _replies: None
     made._state = None
     return made

@@ -210,6 +210,12 @@ OWN: Mapping[int, CodeRule] = {
     Code.LITE_PULL_MESSAGE: _rule(_topic("topic", SUB), _group("consumerGroup", SUB)),
     Code.SEND_REPLY_MESSAGE: _sent("topic"),
     Code.SEND_REPLY_MESSAGE_V2: _sent("b"),
+    Code.BATCH_ACK_MESSAGE: _rule(
+        _group("acks[].c", SUB, in_body=True), _topic("acks[].t", SUB, in_body=True)
+    ),
+    Code.QUERY_ASSIGNMENT: _rule(
+        _group("consumerGroup", SUB, in_body=True), _topic("topic", SUB, in_body=True)
+    ),
     Code.CHECK_CLIENT_CONFIG: _rule(
         _group("group", SUB, in_body=True, is_optional=True),
         _topic("subscriptionData.topic", SUB, in_body=True, is_optional=True),

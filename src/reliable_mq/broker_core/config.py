@@ -50,6 +50,7 @@ from reliable_mq.limits import (
     WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
 )
 from reliable_mq.wire.java_int import I32, I32_MAX
+from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TRACE_ON
 from reliable_mq.wire.record import address_of
 
 SYNC_FLUSH = "SYNC_FLUSH"
@@ -185,6 +186,8 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True):
         default=100 * 1024 * 1024, name="mappedFileSizeTimerLog"
     )
     timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
+    pop_retry_v2: bool = msgspec.field(default=False, name="enableRetryTopicV2")
+    pops_retry_v1: bool = msgspec.field(default=True, name="retrieveMessageFromPopRetryTopicV1")
     recall_with_topic: bool = msgspec.field(default=False, name="appendTopicForTimerDeleteKey")
     audit_file_size: _AuditSize = msgspec.field(default=AUDIT_FILE_SIZE, name="auditFileSize")
     audit_file_count: _AuditCount = msgspec.field(default=AUDIT_FILE_COUNT, name="auditFileCount")
@@ -310,6 +313,15 @@ class BrokerConfig(FailoverSettings, frozen=True, kw_only=True):
     def address(self) -> str:
         """The address of this broker for clients, "host:port"."""
         return address_of(self.broker_ip, self.listen_port)
+
+    @property
+    def message_properties(self) -> dict[str, str]:
+        """What this broker writes into each message that it takes from a producer."""
+        return {
+            MSG_REGION: self.region_id,
+            TRACE_ON: "true" if self.trace_on else "false",
+            CLUSTER: self.broker_cluster_name,
+        }
 
     @property
     def timer_precision_ms(self) -> int:

@@ -16,17 +16,20 @@ from reliable_mq.broker_core.commits_at_slave import PATH as COMMITS_PATH
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.creators import PATH as CREATORS_PATH
-from reliable_mq.broker_core.delivery import schedule, topic_counts
+from reliable_mq.broker_core.delivery import pop_orders, popped, schedule, topic_counts
+from reliable_mq.broker_core.delivery.coming_back import bring_back, settle_popped
 from reliable_mq.broker_core.delivery.elsewhere import DeliveriesElsewhere
 from reliable_mq.broker_core.delivery.followed_timers import VERSIONS_AHEAD
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
+from reliable_mq.broker_core.delivery.revival import Revival
 from reliable_mq.broker_core.delivery.timed_elsewhere import TimedElsewhere
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.long_works import Steps, Work
+from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
@@ -42,6 +45,8 @@ from reliable_mq.broker_core.requests.handlers import (
     not_supported,
     refuse_large,
 )
+from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
+from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
@@ -53,6 +58,7 @@ from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import ABORT_PATH, MessageStore
 from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.broker_core.topic_brokers import Places
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
@@ -106,9 +112,11 @@ class BrokerCore:
         self.decode = decode_request if guard is None else decode_command
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
+        self._pop_wakes = PopWakes(self.state)
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._room = _WAITING_COST_MAX  # the rest of the budget until the turn ends
         self._is_encoding_offsets = False
+        self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
         )
@@ -126,6 +134,7 @@ class BrokerCore:
             precision_ms=config.timer_precision_ms,
             roll_slots=config.timer_roll_window,
             recalls_within_topic=config.authorizes,
+            revival=Revival(config.broker_name),
         )
 
     def open(self, now_ms: int) -> None:
@@ -148,6 +157,8 @@ class BrokerCore:
             ACCESS_PATH: state.access.load,
             CREATORS_PATH: state.creators.load,
             COMMITS_PATH: state.commits_at_slave.load,
+            popped.PATH: state.popped.load,
+            pop_orders.PATH: state.orders.load,
         }
         load_tables(self._disk, loaders)
         state.creators.settle()
@@ -186,6 +197,7 @@ class BrokerCore:
         state.settled(0, None, now_ms)
         if not config.is_slave:  # it would store an op record that its master has not sent yet
             state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
+            settle_popped(state)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
@@ -292,9 +304,23 @@ class BrokerCore:
                 log, traceback_of=True, client=connection.address
             )
 
+    def told_places(self, topic: str, places: Places, now_ms: int) -> None:
+        """Take what a name server says of a topic, and answer who has waited for it."""
+        for request in self.state.topic_brokers.told(topic, places, now_ms):
+            self._handle(request)
+
+    @property
+    def has_woken(self) -> bool:
+        """Whether the next turn has waiting pulls or pops to answer, or what they have stored."""
+        state = self.state
+        waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
+        return bool(waiting or state.store.log.pending)
+
     def disconnected(self, connection_id: int) -> None:
         """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
+        self.state.pops.forget(connection_id)
+        self.state.notifications.forget(connection_id)
         self.state.calls.forget(connection_id)
         forget_queries(self.state, connection_id)
         self.state.works.forget(connection_id)
@@ -322,7 +348,11 @@ class BrokerCore:
             state.works.run(work_us_max)
         if state.pulls.ready:
             self._answer_woken()
+        if state.pops.ready or state.notifications.ready:
+            self._pop_wakes.answer_ready(now_ms)
         self._room = _WAITING_COST_MAX
+        if state.popped.is_due:
+            try_to_record_acks(state)
         if state.halves.is_op_due:
             state.try_to_record_settled()
         files = state.files.take_texts() if state.files.changed else {}
@@ -379,7 +409,7 @@ class BrokerCore:
         if durable:
             self._note_durable(end)
         if self._arrived:
-            self._wake_pulls()
+            self._wake_pulls(now_ms)
             if answer is not None and answers.ready:
                 answer(answers.take_ready())
         if store.upkeep.due:
@@ -402,15 +432,18 @@ class BrokerCore:
             state.schedule.stored(end)
         if state.halves.saving:
             state.halves.stored(end, state.offsets)
-        if state.timers.in_flight:
-            state.timers.stored(end)
+        if state.timers.ended.in_flight:
+            state.timers.ended.stored(end)
+        if state.popped.uncommitted:
+            state.popped.stored(end, state.offsets)
 
     def saved(self) -> None:
         """Note that the files of the last turn with files are on the medium."""
         self.state.files.saved()
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
-        if not self.state.pulls.waiting:
+        state = self.state
+        if not (state.pulls.waiting or state.pops.waiting or state.notifications.waiting):
             return
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
@@ -419,9 +452,13 @@ class BrokerCore:
         else:
             tags_codes |= arrivals.tags_codes
 
-    def _wake_pulls(self) -> None:
+    def _wake_pulls(self, now_ms: int) -> None:
+        state = self.state
         for (topic, queue_id), tags in self._arrived.items():
-            self.state.pulls.arrived(topic, queue_id, tags)
+            state.pulls.arrived(topic, queue_id, tags)
+        if state.pops.waiting or state.notifications.waiting:
+            self._pop_wakes.arrived(self._arrived)
+            self._pop_wakes.answer_ready(now_ms)
         self._arrived.clear()
         self._answer_woken()
 
@@ -463,6 +500,7 @@ class BrokerCore:
         statistics.run_some()
         self.housekeeping.run_some()
         self._answer_due(now_ms)
+        self._pop_wakes.tick(now_ms)
         state.member_notices.tell_some()
         state.calls.expire(now_ms)
         if not config.is_slave:
@@ -490,12 +528,33 @@ class BrokerCore:
         is_due = self._is_due("offsets", now_ms, self.state.config.offset_interval_ms)
         if is_due and commits.is_dirty:
             self.state.files.change(COMMITS_PATH, commits.dump)
+        if is_due and self.state.orders.is_dirty:
+            self.state.files.change(pop_orders.PATH, self.state.orders.dump)
         if is_due and offsets.is_dirty and not self._is_encoding_offsets:
             offsets.begin_dump()
             self._is_encoding_offsets = True
+            self._offsets_of = self._popped_up_to()
         if self._is_encoding_offsets and not offsets.encode_some():
             self._is_encoding_offsets = False
             self.state.files.change(OFFSETS_PATH, offsets.dump_encoded)
+            if self.state.popped.is_changed:
+                self._note_popped(self._offsets_of)
+
+    def _popped_up_to(self) -> int:
+        """Return the checkpoint from which a start must read, if the offsets are saved now."""
+        queue = self.state.store.queue(TIMER_TOPIC, 0)
+        return self.state.popped.begin_note(queue.end if queue else 0)
+
+    def _note_popped(self, up_to: int) -> None:
+        """Note where a start must read checkpoints, when the offsets are on the medium."""
+        state = self.state
+        state.popped.is_changed = False
+
+        def note() -> None:
+            state.popped.noted = up_to
+            state.files.change(popped.PATH, state.popped.dump)
+
+        state.files.when_saved(note)
 
     def _store_what_is_due(self, now_ms: int) -> None:
         """Store the messages that the broker itself stores; skipped while the disk is full."""
@@ -509,6 +568,8 @@ class BrokerCore:
             if is_due:
                 state.schedule.deliver_due(state.store, now_ms)
             state.timers.run(now_ms)
+            if len(state.timers.revival):
+                bring_back(state, now_ms)
             if self._half_check.is_running:
                 self._half_check.run_once(state, now_ms)
         except StoreError as error:
@@ -564,7 +625,13 @@ class BrokerCore:
         state.schedule.stored(state.store.log.end)
         state.halves.save_when_stored(state.store.log.end)
         state.halves.stored(state.store.log.end, state.offsets)
+        state.popped.stored(state.store.log.end, state.offsets)
+        if state.orders.is_dirty:
+            state.files.change(pop_orders.PATH, state.orders.dump)
         state.files.change(OFFSETS_PATH, state.offsets.dump)
+        if state.popped.is_changed or state.popped.noted:  # behind the file of the offsets
+            state.popped.noted = self._popped_up_to()
+            state.files.change(popped.PATH, state.popped.dump)
         state.files.change(schedule.PATH, state.schedule.dump)
         if state.commits_at_slave.is_dirty:
             state.files.change(COMMITS_PATH, state.commits_at_slave.dump)

@@ -36,6 +36,8 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "refused_timed_messages_total", state.timers.refused
     yield "waiting_sends", state.answers.waiting
     yield "waiting_pulls", len(state.pulls)
+    yield "waiting_pops", len(state.pops.waiting) + len(state.notifications.waiting)
+    yield "popped_messages", sum(sum(each.values()) for each in state.popped.in_flight.values())
     yield "topics", len(state.topics)
     yield "consumer_groups", len(state.groups)
     yield "commit_log_start_bytes", log.start

@@ -19,6 +19,8 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 EVENT_TOPIC = "OFFSET_MOVED_EVENT"  # events of queues, written by brokers
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # trace records of messages, written by clients
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # checkpoints and acknowledgements of popped messages
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
@@ -59,6 +61,30 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def revive_topic(cluster: str) -> str:
+    """Return the topic in which the cluster's brokers note what was popped and acknowledged."""
+    return REVIVE_PREFIX + cluster
+
+
+def is_revive_topic(topic: str) -> bool:
+    """Whether brokers note in this topic what was popped. (Apache lets clients forge the notes.)"""
+    return topic.startswith(REVIVE_PREFIX)
+
+
+def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
+    """Return where a group finds popped messages of a topic again that it did not acknowledge."""
+    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic whose messages come back in `topic`; `topic` itself if it is no retry."""
+    for is_v2 in (True, False):
+        prefix = pop_retry_topic("", group, is_v2=is_v2)
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return topic
+
+
 def reply_topic(cluster: str) -> str:
     """Return the topic for replies to requests of the cluster's clients."""
     return f"{cluster}_REPLY_TOPIC"
@@ -81,7 +107,7 @@ def system_topics() -> frozenset[str]:
 
 def is_send_forbidden(topic: str) -> bool:
     """Whether clients may not send to this system topic."""
-    return topic in _NO_SEND_TOPICS
+    return topic in _NO_SEND_TOPICS or is_revive_topic(topic)
 
 
 def can_wait(topic: str, queue_id: int) -> bool:

@@ -31,6 +31,11 @@ def ensure_given_up_topic(state: BrokerState, now_ms: int) -> TopicConfig:
     return _ensure(state, GIVEN_UP_TOPIC, 1, now_ms)
 
 
+def ensure_pop_retry_topic(state: BrokerState, name: str, now_ms: int) -> TopicConfig:
+    """Return the topic for popped messages that come back; create it if necessary."""
+    return _ensure(state, name, 1, now_ms)
+
+
 def _ensure(
     state: BrokerState,
     name: str,

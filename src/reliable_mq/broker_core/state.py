@@ -25,9 +25,12 @@ from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
+from reliable_mq.broker_core.delivery.pop_orders import PopOrders
+from reliable_mq.broker_core.delivery.popped import Popped
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPops
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.long_works import LongWorks
@@ -45,6 +48,7 @@ from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import FileText, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import LogRetention
+from reliable_mq.broker_core.topic_brokers import TopicBrokers
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import DataVersion, TopicConfig, TopicTable
 from reliable_mq.errors import StoreError
@@ -59,11 +63,8 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.properties import (
-    CLUSTER,
-    MSG_REGION,
     REAL_TOPIC,
     TAGS,
-    TRACE_ON,
     WAIT,
     encode_properties,
 )
@@ -127,6 +128,9 @@ class BrokerState:
     controlled: Controlled | None = None  # by a controller; None: by an operator
     is_unverified = False  # whether a slave's log may differ from its master's
     is_index_stuck = False  # whether the index cannot be written
+    refused_access = 0  # requests that access control has refused
+    started_ms = 0
+    _message_count = 0
     wants_unused_dropped = False  # whether to remove the queues of deleted topics
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
@@ -136,13 +140,7 @@ class BrokerState:
         self.send_reply = SendReply(
             self.host[:-4], config.listen_port, config.region_id, trace_on=config.trace_on
         )
-        self.broker_properties = encode_properties(
-            {
-                MSG_REGION: config.region_id,
-                TRACE_ON: "true" if config.trace_on else "false",
-                CLUSTER: config.broker_cluster_name,
-            }
-        )
+        self.broker_properties = encode_properties(config.message_properties)
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()
@@ -153,13 +151,15 @@ class BrokerState:
         self.member_notices = MemberNotices(self._members_to_tell, self.reply)
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls(config.pull_limits)
+        self.pops, self.notifications = WaitingPops(), WaitingPops()
+        self.popped, self.orders = Popped(), PopOrders()
+        self.topic_brokers: TopicBrokers[Request] = TopicBrokers()
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = PendingHalves()
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.access = AccessTable()
-        self.refused_access = 0  # requests that access control has refused
         self.guard = Guard(config.access, self.access) if config.authenticates else None
         self.timers = timers
         # Topics that are not saved yet, with the replies that wait: (log end, connection, frame)
@@ -171,7 +171,6 @@ class BrokerState:
         self.quotas = BrokerQuotas(config)
         self.retention = LogRetention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
-        self.started_ms = 0
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
         self.master_tables = TablesState()  # of a slave
@@ -188,7 +187,6 @@ class BrokerState:
         self.files = ConfigFiles()
         self.creators = Creators(self.topics, self.groups, self.access, self.files)
         self.audit = AuditRecord()
-        self._message_count = 0
 
     @property
     def is_sync_flush(self) -> bool:
@@ -316,6 +314,9 @@ class BrokerState:
         """Whether a turn has more to do than to send replies."""
         return self.halves.is_op_due or bool(
             self.store.log.pending
+            or self.popped.is_due
+            or self.pops.ready
+            or self.notifications.ready
             or self.answers.held
             or self.files.changed
             or self.registered_replies

@@ -17,6 +17,7 @@ from reliable_mq.broker_core.names import (
     TIMER_TOPIC,
     is_system_topic,
     reply_topic,
+    revive_topic,
 )
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.disk import RowsText
@@ -155,7 +156,7 @@ class TopicTable:
         ]
         system += [
             TopicConfig(topic_name="BenchmarkTest", read_queue_nums=1024, write_queue_nums=1024),
-            TopicConfig(topic_name=f"rmq_sys_REVIVE_LOG_{cluster}"),
+            TopicConfig(topic_name=revive_topic(cluster)),
             TopicConfig(
                 topic_name=f"rmq_sys_SYNC_BROKER_MEMBER_{broker}",
                 perm=INHERIT,

@@ -5,7 +5,9 @@ They receive the core and the log writer. Each runs for ever; the broker cancels
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.disk import is_out_of_room, sync_files
@@ -38,6 +40,14 @@ class BrokerChores:
         self._core = core
         self._log_writer = log_writer
         self._flushing = asyncio.Lock()  # two at once would take twice the time of a turn
+
+    def forever(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return all chores, to be run beside each other."""
+        return (
+            self.checkpoint_forever(),
+            self.clean_forever(),
+            self.checkpoint_timers_forever(),
+        )
 
     async def clean_forever(self) -> None:
         """Check the disk, and remove files that are too old."""

@@ -37,6 +37,7 @@ from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Making, Replication
+from reliable_mq.runtime.route_follower import follow_routes_forever
 from reliable_mq.runtime.server_connection import now_ms, send_all
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import syncs_of
@@ -207,10 +208,9 @@ class BrokerServer:
             for work in (
                 self._tick_forever(),
                 self._register_forever(),
-                chores.checkpoint_forever(),
                 self._index_forever(),
-                chores.clean_forever(),
-                chores.checkpoint_timers_forever(),
+                *chores.forever(),
+                follow_routes_forever(self._core, self._registrar),
                 *self._replication.works(self._core, self._log_writer, self._registrar),
             )
         ]
@@ -316,7 +316,7 @@ class BrokerServer:
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
-        if state.pulls.ready or state.works.busy:  # they need more than one turn
+        if self._core.has_woken or state.works.busy:  # they need more than one turn
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
@@ -325,7 +325,7 @@ class BrokerServer:
             core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send, report=report)
             if copies.master is not None:
                 copies.master.stored()
-            if core.state.pulls.ready:  # nothing else can become due here
+            if core.has_woken:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)

@@ -73,7 +73,7 @@ class Registrar:
     ) -> None:
         self._on_broken = on_broken
         self._state = state
-        self._addresses = addresses
+        self.addresses = addresses
         self._send = send
         self._informed: set[str] = set()  # name servers that have all topics but the changed ones
         self._is_all_due = False
@@ -141,9 +141,9 @@ class Registrar:
                 self._informed.clear()
             names = self._state.take_unregistered()
             try:
-                if names or len(self._informed) < len(self._addresses):
+                if names or len(self._informed) < len(self.addresses):
                     await asyncio.gather(
-                        *(self._register_names(address, names) for address in self._addresses)
+                        *(self._register_names(address, names) for address in self.addresses)
                     )
             finally:  # also when the broker unregisters meanwhile
                 self._send(replies)
@@ -163,6 +163,14 @@ class Registrar:
                 return
         if await self._call_all(address):
             self._informed.add(address)
+
+    async def ask(self, address: str, command: Command) -> Command:
+        """Send a request to a name server, and return its answer.
+
+        Raises:
+            Unavailable, FrameError: it does not answer.
+        """
+        return await self._links.call(address, command, _TIMEOUT)
 
     async def _call_all(self, address: str, names: list[str] | None = None) -> bool:
         """Register all topics, or `names`, part by part; return whether all were accepted."""
@@ -198,7 +206,7 @@ class Registrar:
         config = self._state.config
         while True:
             await asyncio.sleep(config.heartbeat_ms / 1000)
-            if len(self._informed) < len(self._addresses):
+            if len(self._informed) < len(self.addresses):
                 self._is_missing_due = True
                 self._begin()
             for address in tuple(self._informed):
@@ -216,7 +224,7 @@ class Registrar:
             await asyncio.gather(self._task, return_exceptions=True)
         replies, self._waiting = self._waiting, []
         self._send(replies)
-        for address in self._addresses:
+        for address in self.addresses:
             try:
                 await self._links.call(address, unregistration(self._state), _FAREWELL_TIMEOUT)
             except (Unavailable, FrameError) as error:

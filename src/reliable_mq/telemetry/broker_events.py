@@ -56,6 +56,15 @@ DELAYED_MESSAGE_DROPPED = warning(
     "delayed message %(message_id)s (key %(key)s) at log offset %(log_offset)d is never "
     "delivered: %(error)s",
 )
+POP_RECORD_UNREADABLE = warning(
+    "pop_record_unreadable",
+    "the record at log offset %(log_offset)d says nothing about popped messages: %(error)s",
+)
+POPPED_MESSAGE_DROPPED = warning(
+    "popped_message_dropped",
+    "popped message %(message_id)s (key %(key)s) at log offset %(log_offset)d does not come back: "
+    "%(error)s",
+)
 TIMER_ENTRY_MISSING = error(
     "timer_entry_missing",
     "timer log: no entry at %(position)d; earlier entries of its slot are lost",

@@ -335,6 +335,8 @@ _BROKER = (
     _of_broker("connections", "Open connections of clients and tools"),
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),
+    _of_broker("waiting_pops", "Pops that wait for a message, and notifications"),
+    _of_broker("popped_messages", "Messages popped since the start that are still in flight"),
     _of_broker("topics", "Topics, the broker's own included"),
     _of_broker("consumer_groups", "Known consumer groups"),
     _of_broker("commit_log_start_bytes", "Log offset of the oldest kept message", unit="bytes"),

@@ -11,6 +11,7 @@ from tests.broker_core.probes.failures import SEND_BACKS
 from tests.broker_core.probes.finding import FINDING
 from tests.broker_core.probes.groups import DELETIONS, GROUP_ATTRIBUTES, GROUPS
 from tests.broker_core.probes.offsets import OFFSETS
+from tests.broker_core.probes.pops import POPS
 from tests.broker_core.probes.pulls import PULLS
 from tests.broker_core.probes.resets import RESETS
 from tests.broker_core.probes.rules import RULES
@@ -30,6 +31,7 @@ SCRIPT = [
     *FINDING,
     *SEND_BACKS,
     *TIMERS,
+    *POPS,
     *GROUPS,
     *GROUP_ATTRIBUTES,
     *ADMIN,

@@ -18,7 +18,7 @@ from reliable_mq.broker_core.delivery.timed_message import (
     read_timed,
     search_deliveries,
 )
-from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.names import TIMER_TOPIC, is_revive_topic
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.message_store import MessageStore
 
@@ -67,8 +67,11 @@ class TimedElsewhere:
         self._end = queue.end
         for count, offset in enumerate(range(queue.first, self._end), 1):
             timed = read_timed(self._store.reader.message(queue, offset), self._precision_ms)
-            if timed is not None and not (
-                offset < done.done_before and timed.due_ms <= done.done_ms
+            is_own = timed is not None and is_revive_topic(timed.topic)  # the master's notes
+            if (
+                timed is not None
+                and not is_own
+                and not (offset < done.done_before and timed.due_ms <= done.done_ms)
             ):
                 self._put(timed, offset)
             if count % _READ_AT_ONCE == 0:

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait
+from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_revive_topic
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.properties import (
+    POP_CK_OFFSET,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELAY_MS,
@@ -34,6 +35,7 @@ from reliable_mq.wire.record import Record, decode_record
 _RECORDS_AT_ONCE = 2_000
 _DIGITS_MAX = 18  # so that the number fits into a Java long
 _DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
+_CAME_BACK = f"{POP_CK_OFFSET}\x01".encode()
 
 
 class TimedIdentity(NamedTuple):
@@ -58,6 +60,16 @@ class TimedMessage(NamedTuple):
     due_ms: int
 
     @property
+    def place(self) -> int:
+        """The log offset of its record."""
+        return self.record.commit_log_offset
+
+    @property
+    def size(self) -> int:
+        """The bytes of its record."""
+        return self.record.size
+
+    @property
     def deleted_key(self) -> str:
         """The key of the message that this one recalls; "" for an ordinary message."""
         return self.properties.get(TIMER_DELETED_KEY, "")
@@ -73,6 +85,16 @@ class TimedMessage(NamedTuple):
         rolls = _number(self.properties, TIMER_ROLLS)
         key = self.properties.get(UNIQ_KEY, "")
         return TimedIdentity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
+
+
+def identity_of_popped(place: int, index: int) -> TimedIdentity:
+    """Return the identity of a popped message that came back.
+
+    Args:
+        place: log offset of its checkpoint.
+        index: of the message there.
+    """
+    return TimedIdentity("", index, str(place), 0, 0, is_roll=False)
 
 
 def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
@@ -96,7 +118,7 @@ def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
         wanted_ms = _wanted_ms(properties, record.store_time_ms)
     except (KeyError, ValueError):
         return None
-    if not can_wait(topic, queue_id):
+    if not (can_wait(topic, queue_id) or (is_revive_topic(topic) and queue_id >= 0)):
         return None
     due_ms = min(max(wanted_ms, out_ms + 1), out_ms + precision_ms)
     return TimedMessage(record, properties, topic, queue_id, out_ms, due_ms)
@@ -177,11 +199,17 @@ def search_deliveries(
         if count % _RECORDS_AT_ONCE == 0:
             yield last_ms
         data = bytes(place.buffer[place.at : place.at + place.size])
-        if _DELIVERED not in data:
+        if _DELIVERED not in data and _CAME_BACK not in data:
             continue
         record = decode_record(data)
         properties = record.property_map()
         last_ms = max(last_ms, record.store_time_ms)
+        if POP_CK_OFFSET in properties and record.born_host == record.store_host:
+            checkpoint, _, index = properties[POP_CK_OFFSET].partition(" ")
+            if checkpoint.isdecimal() and index.isdecimal():
+                found[identity_of_popped(int(checkpoint), int(index))] += 1
+        if TIMER_DELIVERED_MS not in properties:
+            continue
         rolls = _number(properties, TIMER_ROLLS)
         key, out_ms = properties.get(UNIQ_KEY, ""), _number(properties, TIMER_OUT_MS)
         if record.topic == TIMER_TOPIC:

@@ -5,27 +5,27 @@ timer log, and a slot of the wheel; a slot is one second, as in Apache's broker.
 time a slot is loaded into buckets: one bucket per millisecond, eight bytes per message. So delivery
 is precise to the millisecond, although the files are not.
 
-A slot counts as delivered when the records of all its messages are durable. After a crash the
-deliveries of an unfinished slot are found in the log by their properties, so none comes twice.
+`ended_slots` decides when a slot counts as delivered. What is due for the revive topic goes to
+`revival`: it says what was popped, and what was acknowledged.
 Invariant L6: noted read time <= delivered time <= loaded time; no bucket is older.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
 import heapq
 from array import array
-from collections import Counter, deque
 from collections.abc import Callable
 
+from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
+from reliable_mq.broker_core.delivery.revival import Revival
 from reliable_mq.broker_core.delivery.timed_message import (
-    TimedIdentity,
     TimedMessage,
-    deliveries_since,
     message_when_due,
     read_timed,
 )
 from reliable_mq.broker_core.delivery.topic_counts import OF_TIMERS, TopicCounts
-from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.delivery.written_notes import WrittenNote, WrittenNotes
+from reliable_mq.broker_core.names import TIMER_TOPIC, is_revive_topic
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
@@ -38,7 +38,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.java_hash import java_string_hash
-from reliable_mq.wire.properties import decode_properties
+from reliable_mq.wire.properties import TAGS, decode_properties
 
 log = limited_log(__name__)
 
@@ -58,6 +58,7 @@ class Timers:
         roll_slots: a message that is due after more slots enters the wheel again later.
         recalls_within_topic: whether a recall finds only messages of the topic that it was sent to.
             False: any message with its key, as in Apache's broker.
+        revival: gets what is due for the revive topic. Default: a new one.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Timers:
         precision_ms: int,
         roll_slots: int,
         recalls_within_topic: bool = False,
+        revival: Revival | None = None,
     ) -> None:
         self._store = store
         self._files = files
@@ -75,6 +77,8 @@ class Timers:
         self._precision_ms = precision_ms
         self._roll_slots = roll_slots
         self._recalls_within_topic = recalls_within_topic
+        self.revival = revival or Revival("")
+        self.written = WrittenNotes()
         self.counts = TopicCounts(OF_TIMERS)
         self.refused = 0  # messages since the start, because too many waited
         self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
@@ -85,11 +89,7 @@ class Timers:
         self._used_ms = 0  # the last slot from which something was delivered
         # Recalls by slot: the key, and the topic of the message ("" once the message was found).
         self._deleted: dict[int, dict[str, str]] = {}
-        # (log end, log offset from where to search deliveries of later slots, end of the slots)
-        self.in_flight: deque[tuple[int, int, int]] = deque()
-        self._turn_begin = -1  # log end before the current deliveries; -1: no deliveries
-        self._known: Counter[TimedIdentity] = Counter()  # deliveries before a crash
-        self._known_until_ms = 0
+        self.ended = EndedSlots(files, self.revival, precision_ms)
         self._caught_up_ms = 0  # last time when the whole queue was taken up
 
     def invariants(self) -> None:
@@ -126,8 +126,7 @@ class Timers:
         if files.is_new:
             self.counts.clear()
         self._loaded_ms = self._delivered_ms = files.read_ms
-        self._known, last_ms = deliveries_since(self._store, files.delivered_end)
-        self._known_until_ms = max(now_ms, last_ms)
+        self.ended.settle(self._store, now_ms)
 
     def run(self, now_ms: int) -> int:
         """Take up new messages, and store the due ones; return how many messages were due."""
@@ -145,7 +144,7 @@ class Timers:
             return 0
         self._load(now_ms)
         count = self._deliver(now_ms)
-        self.stored(self._store.log.durable)
+        self.ended.stored(self._store.log.durable)
         self.invariants()
         return count
 
@@ -162,25 +161,28 @@ class Timers:
         files.queue_offset = max(files.queue_offset, queue.first)
         has_room = True
         for _ in range(min(_MESSAGES_MAX, queue.end - files.queue_offset)):
-            record = self._store.reader.message(queue, files.queue_offset)
-            timed = read_timed(record, self._precision_ms)
-            if record is None:
-                pass  # damaged, and already logged
-            elif timed is None:
-                broker_events.TIMED_MESSAGE_UNREADABLE.log(
-                    log, queue_offset=files.queue_offset, topic=TIMER_TOPIC
-                )
-            elif files.is_done(files.queue_offset, timed.due_ms):
-                pass
+            timed = self.written.take(files.queue_offset) or self._read_new(queue)
+            if timed is None or files.is_done(files.queue_offset, timed.due_ms, timed.topic):
+                pass  # damaged, and already logged; or another broker has delivered it
             elif not self._put(timed, now_ms):
                 has_room = False  # until some messages are delivered
+                self.written.forget()
                 break
             files.queue_offset += 1
         files.flush()
         is_caught_up = files.queue_offset >= queue.end or not has_room
         self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
 
-    def _put(self, timed: TimedMessage, now_ms: int) -> bool:
+    def _read_new(self, queue: ConsumeQueue) -> TimedMessage | None:
+        """Return the next message to take up; None: it is damaged, or no timed message."""
+        offset = self._files.queue_offset
+        record = self._store.reader.message(queue, offset)
+        timed = read_timed(record, self._precision_ms)
+        if record is not None and timed is None:
+            broker_events.TIMED_MESSAGE_UNREADABLE.log(log, queue_offset=offset, topic=TIMER_TOPIC)
+        return timed
+
+    def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> bool:
         """Put a message into its slot; return whether the wheel had room."""
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
         slot_ms, magic = self._slot_of(due_ms), DEFAULT
@@ -201,13 +203,14 @@ class Timers:
             magic=magic,
             taken_ms=taken_ms,
             slot_ms=slot_ms,
-            commit_log_offset=timed.record.commit_log_offset,
-            size=timed.record.size,
+            commit_log_offset=timed.place,
+            size=timed.size,
             topic_hash=java_string_hash(timed.topic),
             due_ms=due_ms,
         )
         position = self._files.add_entry(entry)
-        self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
+        if not is_revive_topic(timed.topic):
+            self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
@@ -278,8 +281,7 @@ class Timers:
     def _deliver(self, now_ms: int) -> int:
         """Store the due messages; return how many messages were due."""
         limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms)
-        if self._turn_begin < 0:
-            self._turn_begin = self._store.log.end
+        self.ended.begin(self._store.log.end)
         count = size = 0
         while self._due and self._due[0] <= limit_ms:
             due_ms = self._due[0]
@@ -307,6 +309,11 @@ class Timers:
             return 0
         self._used_ms = max(self._used_ms, entry.slot_ms)
         is_roll, is_deletion = bool(entry.magic & ROLL), bool(entry.magic & DELETE)
+        is_popped = is_revive_topic(timed.topic)
+        if is_popped and not is_roll:
+            if not self._files.is_done(timed.record.queue_offset, timed.due_ms, timed.topic):
+                self.revival.take(timed.record, timed.properties.get(TAGS, ""), position)
+            return entry.size
         if not is_roll:
             deleted = self._deleted.get(timed.out_ms, {})
             own = [self._recalled(timed.topic, key) for key in timed.own_keys]
@@ -316,9 +323,9 @@ class Timers:
                 return entry.size
         if self._files.is_done(timed.record.queue_offset, timed.due_ms):
             pass  # a slave has delivered it
-        elif self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
-            self._known[timed.identity(is_roll=is_roll)] -= 1
-        else:
+        elif not (
+            self.ended.knows_any and self.ended.was_delivered(timed.identity(is_roll=is_roll))
+        ):
             message = message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll)
             try:
                 self._store.append(message, now_ms)
@@ -326,31 +333,24 @@ class Timers:
                 facts = facts_in(decode_properties(message.properties))
                 where = entry.commit_log_offset
                 broker_events.TIMED_MESSAGE_DROPPED.log(log, **facts, log_offset=where, error=error)
-        self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
+        if not is_popped:
+            self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
 
     def _finish(self, limit_ms: int, now_ms: int) -> None:
         """Note that all messages that are due up to `limit_ms` are delivered."""
         self._delivered_ms = max(self._delivered_ms, limit_ms)
-        read_ms = self._delivered_ms // self._precision_ms * self._precision_ms
-        # Some of these deliveries may belong to the current slot, which is not over.
-        begin, self._turn_begin = self._turn_begin, -1
-        if read_ms <= (self.in_flight[-1][2] if self.in_flight else self._files.read_ms):
+        read_ms = self.ended.end(self._delivered_ms, self._store.log.end)
+        if read_ms is None:
             return
-        if read_ms > self._known_until_ms:
-            self._known.clear()
-        else:  # deliveries found at the start may belong to the current slot, too
-            begin = self._files.delivered_end
-        self.in_flight.append((self._store.log.end, begin, read_ms))
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
             for topic in filter(None, self._deleted.pop(out_ms).values()):
                 self.counts.add(topic, 1, now_ms)
 
-    def stored(self, end: int) -> None:
-        """Note that everything before log offset `end` is durable."""
-        while self.in_flight and self.in_flight[0][0] <= end:
-            _, begin, read_ms = self.in_flight.popleft()
-            self._files.advance(read_ms, begin)
+    @property
+    def delivered_ms(self) -> int:
+        """The time up to which everything is delivered; 0 without timers."""
+        return self._delivered_ms if self._files.is_open else 0
 
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
         """Return the progress, for slaves: what is durably delivered, and what is taken up."""
@@ -383,10 +383,11 @@ class Timers:
         if not files.is_open:
             self.followed.save()
             return
-        self.stored(self._store.log.end)
+        self.ended.stored(self._store.log.end)
         now_ms = self._delivered_ms
         files.begin_checkpoint(self._store, now_ms)()
         waiting = {position for bucket in self._buckets.values() for position in bucket}
+        waiting.update(self.revival.positions())
 
         def is_needed(position: int, entry: TimerEntry) -> bool:
             return position in waiting or entry.magic & (DELETE | ROLL) == DELETE

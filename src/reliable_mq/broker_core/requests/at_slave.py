@@ -25,6 +25,8 @@ _APPENDS = frozenset(
         *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
         *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_REPLY_MESSAGE),
         *(RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.RECALL_MESSAGE),
+        *(RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE),
+        *(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION),
     }
 )
 _BEFORE_ONLINE = frozenset(
@@ -34,7 +36,9 @@ _BEFORE_ONLINE = frozenset(
     }
 )
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-_LOOKS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
+_LOOKS = frozenset(
+    {RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.PEEK_MESSAGE}
+)
 _PROGRESS = frozenset(
     {
         *(RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET),

@@ -225,6 +225,8 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
             *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2),
             *(RequestCode.SEND_BATCH_MESSAGE, RequestCode.RECALL_MESSAGE),
             *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+            *(RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE),
+            *(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION),
             *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION),
             *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
             *(RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.HEART_BEAT),
@@ -240,6 +242,8 @@ NOT_AUDITED: Mapping[str, frozenset[int]] = {
         or code
         in {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            RequestCode.POLLING_INFO,
+            RequestCode.PEEK_MESSAGE,
             RequestCode.EXCHANGE_BROKER_HA_INFO,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
         }

@@ -265,6 +265,8 @@ def delete_subscription_group(state: BrokerState, request: Request) -> None:
     state.creators.forget("group", header.group_name)
     state.statistics.forget_group(header.group_name)
     forget_modes(state, group=header.group_name)
+    state.popped.forget(group=header.group_name)
+    state.orders.forget(group=header.group_name)
     if header.clean_offset:
         state.offsets.remove_group(header.group_name)
     state.reply_when_saved(request, reply(request.command))

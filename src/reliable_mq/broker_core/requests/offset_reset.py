@@ -92,6 +92,8 @@ def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) ->
     A consumer that left the group gets no answer: its last commit may arrive after it unregistered,
     as with the Java client, and would undo a reset that its pull had taken.
     """
+    if state.pops.waiting:
+        state.pops.wake(header.topic, header.group, queue_id)
     group = state.clients.consumer_group(header.group)
     members = group.members if group else {}
     pulls = state.pulls.of_group(header.topic, queue_id, header.group)

@@ -38,7 +38,7 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Command:
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, do not set to zero, maybe this group boot first",
             )
-        if not _is_young(state, state.store.queue(header.topic, header.queue_id)):
+        if not is_young_queue(state, state.store.queue(header.topic, header.queue_id)):
             raise RequestRefused(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
@@ -47,7 +47,8 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Command:
     return reply(request.command, ext={"offset": str(offset)})
 
 
-def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
+def is_young_queue(state: BrokerState, queue: ConsumeQueue | None) -> bool:
+    """Whether a queue has all its messages, and they are probably in memory."""
     if queue is None or queue.first > queue.begin or queue.end == queue.first:
         return False
     return is_young(state, queue.unit(queue.first).commit_log_offset)

@@ -22,7 +22,10 @@ _UNITS_MAX = 4_096  # units per reply; Apache has no limit
 
 
 def get_consume_stats(state: BrokerState, request: Request) -> Command:
-    """GET_CONSUME_STATS: the progress of a group in its topics."""
+    """GET_CONSUME_STATS: the progress of a group in its topics.
+
+    What is popped and not acknowledged counts as not consumed. (Apache counts it as consumed.)
+    """
     ext = request.command.ext_fields
     group = ext.get("consumerGroup", "")
     table: dict[QueueKey, dict[str, int]] = {}
@@ -33,7 +36,10 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
         refuse_above(len(table) + count, QUEUES_ASKED_MAX, "queues")
         for queue_id in range(count):
             queue = state.store.queue(name, queue_id)
-            consumed = state.offsets.get(group, name, queue_id) or 0
+            popped = state.offsets.get(group, name, queue_id) or 0
+            consumed = popped - state.popped.count(name, group, queue_id)
+            if queue is not None and consumed < popped:
+                consumed = max(queue.first, consumed)
             is_kept = queue is not None and queue.first < consumed <= queue.end
             table[queue_key(state, name, queue_id)] = {
                 "brokerOffset": queue.end if queue else 0,
@@ -41,7 +47,7 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
                 "lastTimestamp": store_time_ms(state, queue, consumed - 1)
                 if queue is not None and is_kept
                 else 0,
-                "pullOffset": max(consumed, state.offsets.pulled(group, name, queue_id)),
+                "pullOffset": max(popped, state.offsets.pulled(group, name, queue_id)),
             }
         tps += tps_in_minute(state, GROUP_GET_NUMS, f"{name}@{group}", request.now_ms)
     return reply(request.command, body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))

@@ -7,7 +7,7 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 
 from collections.abc import Iterator
 from operator import lt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
@@ -68,7 +68,9 @@ _SUBSCRIPTION_FORBIDDEN = {"forbiddenType": "5"}
 _ALL, _TAG = "*", "TAG"
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """The messages that a pull finds, or why there are none; and where the next pull begins."""
+
     code: ResponseCode
     status: str
     next_offset: int
@@ -130,7 +132,7 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
     """Return the reply, and how many messages were scanned for it."""
     header = pull.header
     try:
-        _refuse_revoked(state, pull)
+        refuse_revoked(state, pull.command.code, pull.user, pull.address, header)
         group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
@@ -141,20 +143,24 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
     return _answer(state, pull.command, header, found, topic, group), looked_at
 
 
-def _refuse_revoked(state: BrokerState, pull: WaitingPull) -> None:
-    """Refuse a pull if its user may not pull any more.
+def refuse_revoked(state: BrokerState, code: int, user: str, address: str, header: Any) -> None:
+    """Refuse a request that waited, if its user may not do it any more.
+
+    Args:
+        state: the broker's state.
+        code: of the request.
+        user: who signed it; "": nobody.
+        address: of the peer.
+        header: of the request; it has a topic and a group.
 
     Raises:
-        RequestRefused: the user or a policy was changed while the pull waited.
+        RequestRefused: the user or a policy was changed while the request waited.
     """
     if state.guard is None:
         return
-    header = pull.header
     names = {"topic": header.topic, "consumerGroup": header.consumer_group}
     try:
-        state.guard.check_again(
-            pull.user, Command(pull.command.code, ext_fields=names), pull.address
-        )
+        state.guard.check_again(user, Command(code, ext_fields=names), address)
     except AccessRefused as error:
         raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
 
@@ -214,7 +220,7 @@ def _wanted_by(
         RequestRefused: when the group has no such subscription, or its expression does not parse.
     """
     if header.sys_flag & _SUBSCRIPTION_FLAG:
-        return _inline(state, header.subscription or "", header.expression_type, known)
+        return inline_wanted(state, header.subscription or "", header.expression_type, known)
     subscription = _registered(state, group, header)
     if subscription.expression_type == _TAG or is_by_tags(subscription.expression_type):
         return None if subscription.sub_string == _ALL else frozenset(subscription.code_set)
@@ -228,9 +234,14 @@ def _wanted_by(
         ) from refused
 
 
-def _inline(
-    state: BrokerState, expression: str, expression_type: str | None, known: Wanted
+def inline_wanted(
+    state: BrokerState, expression: str, expression_type: str | None, known: Wanted = None
 ) -> Wanted:
+    """Return the messages that the expression of a request itself accepts; `known` as above.
+
+    Raises:
+        RequestRefused: when the expression does not parse, or is too large.
+    """
     if expression_type not in (None, "TAG"):
         if not expression:
             raise _unreadable()
@@ -251,6 +262,11 @@ def _inline(
     refuse_above(expression.count("||") + 1, TAGS_MAX, "tags")
     tags = (tag.strip() for tag in expression.split("||"))
     return frozenset(tags_code(tag) for tag in tags if tag)
+
+
+def find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
+    """Return the wanted messages of a queue from an offset on; see `Found`."""
+    return _find(state, header, wanted)
 
 
 def _unreadable() -> RequestRefused:
@@ -293,29 +309,29 @@ def _registered(
     return subscription
 
 
-def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Found:
+def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
     if state.offsets.resets:
         reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
-            return _Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
+            return Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
     queue = state.store.queues.get((header.topic, header.queue_id))
     offset = header.queue_offset
     if queue is None or queue.end == 0:
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-        return _Found(code, "NO_MESSAGE_IN_QUEUE", 0)
+        return Found(code, "NO_MESSAGE_IN_QUEUE", 0)
     if offset < queue.first:
-        return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.first)
+        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.first)
     if offset == queue.end:
-        return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
+        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
     if offset > queue.end:
-        return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
+        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
     if isinstance(wanted, Filter):
         return _read_filtered(state, queue, header, wanted)
     found = _read_all(state, queue, header) if wanted is None else None
     return found or _read(state, queue, header, wanted)
 
 
-def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> _Found | None:
+def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> Found | None:
     """Read like `_read` if all records are sound, wanted, and within the size limit; else None.
 
     This is the usual case. Neighbouring records are read without a step per record.
@@ -342,7 +358,7 @@ def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader
     if not all(map(lt, begins, begins[1:])):
         return None
     count = len(sizes)
-    return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
+    return Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
 
 
 def _read(
@@ -350,7 +366,7 @@ def _read(
     queue: ConsumeQueue,
     header: PullMessageHeader,
     tags: frozenset[int] | None,
-) -> _Found:
+) -> Found:
     """Read records of the queue; neighbours in the log are read in one piece.
 
     The first record is returned whatever its size. Then the limits of number and size apply.
@@ -362,7 +378,7 @@ def _read(
     size_max = min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max)
     units = queue.units(header.queue_offset, count_max)
     if not units:
-        return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
+        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
     next_offset = header.queue_offset
     spans: list[tuple[int, int]] = []
     begin = end = total = count = last = 0
@@ -393,12 +409,12 @@ def _read(
     if is_odd:
         return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
     if not count:
-        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
+        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     spans.append((begin, end))
     body = _sound_body(log, spans, last, header.queue_id, numbers)
     if body is None:
         return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
-    return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
+    return Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
 
 
 def _sound_body(
@@ -434,17 +450,17 @@ def _around_damage(
     end: int,
     tags: frozenset[int] | None,
     status: str,
-) -> _Found:
+) -> Found:
     """Read again, record by record, between two offsets of the queue."""
     records = sound_records(state.store, queue, begin, end, tags)
     if not records:
-        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, end)
-    return _Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
+        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, end)
+    return Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
 
 
 def _read_filtered(
     state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter
-) -> _Found:
+) -> Found:
     config = state.config
     count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
     next_offset, records, status = scan(
@@ -457,8 +473,8 @@ def _read_filtered(
         size_max=min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max),
     )
     if not records:
-        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    return _Found(ResponseCode.SUCCESS, FOUND, next_offset, b"".join(records), len(records))
+        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
+    return Found(ResponseCode.SUCCESS, FOUND, next_offset, b"".join(records), len(records))
 
 
 def _more_units(
@@ -473,7 +489,7 @@ def _more_units(
 
 
 def _note_progress(
-    state: BrokerState, header: PullMessageHeader, found: _Found, user: str, *, commits: bool
+    state: BrokerState, header: PullMessageHeader, found: Found, user: str, *, commits: bool
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     pulled = state.offsets.pulls.get((topic, group))
@@ -519,7 +535,7 @@ def _answer(
     state: BrokerState,
     command: Command,
     header: PullMessageHeader,
-    found: _Found,
+    found: Found,
     topic: TopicConfig,
     group: GroupConfig | None,
 ) -> AnyFrame:
@@ -538,7 +554,7 @@ def _answer(
 
 
 def _broker_to_read(
-    state: BrokerState, queue: ConsumeQueue | None, found: _Found, group: GroupConfig | None
+    state: BrokerState, queue: ConsumeQueue | None, found: Found, group: GroupConfig | None
 ) -> int:
     """Return the id of the broker from which a group must read next, if slaves may be read.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from reliable_mq.broker_core.long_works import Steps
-from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
+from reliable_mq.broker_core.names import EVENT_TOPIC, pop_retry_topic, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
 from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above, table_full
@@ -227,17 +227,36 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     _refuse_system_topic(state, name)
     state.pressure.check_tables()
-    if state.topics.remove(name, request.now_ms):
+    for retry in _pop_retries(state, name):
+        _delete(state, retry, request.now_ms)
+    _delete(state, name, request.now_ms)
+    # First: after a crash the topic may still exist, but it must not be gone without the deletion.
+    state.files.change(DELETIONS_PATH, state.store.deletions.dump, is_first=True)
+    state.reply_when_saved(request, reply(request.command))
+
+
+def _pop_retries(state: BrokerState, name: str) -> list[str]:
+    """Return the topics in which popped messages of a topic come back."""
+    return [
+        retry
+        for group in state.offsets.groups_of(name)
+        for is_v2 in (False, True)
+        if (retry := pop_retry_topic(name, group, is_v2=is_v2)) in state.topics.by_name
+    ]
+
+
+def _delete(state: BrokerState, name: str, now_ms: int) -> None:
+    """Delete one topic."""
+    if state.topics.remove(name, now_ms):
         state.topics_changed()
     state.creators.forget("topic", name)
     state.offsets.remove_topic(name)
     state.statistics.forget_topic(name)
     forget_modes(state, topic=name)
+    state.popped.forget(topic=name)
+    state.orders.forget(topic=name)
     if state.store.delete_topic(name):
-        _store_event(state, name, request.now_ms)
-    # First: after a crash the topic may still exist, but it must not be gone without the deletion.
-    state.files.change(DELETIONS_PATH, state.store.deletions.dump, is_first=True)
-    state.reply_when_saved(request, reply(request.command))
+        _store_event(state, name, now_ms)
 
 
 def _store_event(state: BrokerState, topic: str, now_ms: int) -> None:

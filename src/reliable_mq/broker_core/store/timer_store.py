@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.names import TIMER_TOPIC, is_revive_topic
 from reliable_mq.broker_core.store import timer_log, timer_wheel
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
@@ -60,6 +60,7 @@ class TimerStore:
         self._noted = TimerCheckpoint()
         self._synced_before = 0  # log offset up to which earlier checkpoints synced messages
         self._done: list[tuple[int, int]] = []  # what others have done besides, see `is_done`
+        self._by_slave: set[tuple[int, int]] = set()  # of it, what a slave has done meanwhile
         self.is_open = False
         self.queue_offset = 0
         self.read_ms = 0
@@ -128,17 +129,22 @@ class TimerStore:
         if self.is_done(done_before - 1, done_ms):
             return False
         self._done.append((self._noted.done_before, self._noted.done_ms))
+        self._by_slave.add((done_before, done_ms))
         self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
         return True
 
-    def is_done(self, queue_offset: int, due_ms: int) -> bool:
+    def is_done(self, queue_offset: int, due_ms: int, topic: str = "") -> bool:
         """Whether another broker has delivered a message; see `done_before`.
 
-        It was the master of this former slave, or a slave of this master.
+        It was the master of this former slave, or a slave of this master. The slave leaves notes
+        about popped messages to its master.
         """
-        noted = self._noted.done_before, self._noted.done_ms
+        noted, is_popped = (self._noted.done_before, self._noted.done_ms), is_revive_topic(topic)
         return any(
-            queue_offset < before and due_ms <= until for before, until in (noted, *self._done)
+            queue_offset < before
+            and due_ms <= until
+            and not (is_popped and (before, until) in self._by_slave)
+            for before, until in (noted, *self._done)
         )
 
     def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:

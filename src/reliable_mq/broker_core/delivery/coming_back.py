@@ -1,0 +1,213 @@
+"""Popped messages come back: those without an acknowledgement, when their time is over.
+
+A message is stored again in the retry topic of its group and topic; a message of a retry topic is
+stored in the same one. Its next pop finds it there.
+Source: Apache RocketMQ `PopReviveService`.
+"""
+
+from collections.abc import Iterator
+
+from reliable_mq.broker_core.delivery.popped import PoppedPlace
+from reliable_mq.broker_core.delivery.revival import DueCheckpoint
+from reliable_mq.broker_core.names import (
+    REVIVE_GROUP,
+    TIMER_TOPIC,
+    is_retry_topic,
+    pop_retry_topic,
+    popped_topic,
+    revive_topic,
+)
+from reliable_mq.broker_core.needed_topics import ensure_pop_retry_topic
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
+from reliable_mq.errors import MessageRefused, RecordError
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
+from reliable_mq.wire.java_hash import tags_code
+from reliable_mq.wire.pop_records import CHECKPOINT, decode_checkpoint
+from reliable_mq.wire.properties import (
+    FIRST_POP_TIME,
+    POP_CK_OFFSET,
+    TAGS,
+    encode_properties,
+)
+from reliable_mq.wire.record import Record
+
+log = limited_log(__name__)
+
+# Limits of one turn, so that a burst does not block the event loop.
+_MESSAGES_MAX = 1_000
+_SIZE_MAX = 8 * 1024 * 1024
+_TIMES_MAX = 2**31 - 1
+_UNSAVED_MS = 30_000  # offsets are saved more often than this
+_UNITS_AT_ONCE = 1_000
+
+
+def bring_back(state: BrokerState, now_ms: int) -> int:
+    """Store the messages whose time is over in their retry topics; return their number.
+
+    Raises:
+        StoreError: no room for the log's next file. The rest follows later.
+    """
+    revival, timers = state.timers.revival, state.timers
+    if not len(revival):
+        return 0
+    until_ms = min(now_ms, timers.delivered_ms) if timers.delivered_ms else now_ms
+    count = size = 0
+    while (due := revival.due(until_ms)) is not None:
+        if count >= _MESSAGES_MAX or size > _SIZE_MAX:
+            return count
+        if _is_wanted(state, due):
+            for index in range(len(due.checkpoint.offsets)):
+                if due.waiting >> index & 1:
+                    size += _bring_one(state, due, index, now_ms)
+                    due.waiting &= ~(1 << index)
+                    count += 1
+        revival.forget(due)
+    timers.ended.count(state.store.log.end)
+    if state.popped.revive_queues and not revival.unplaced:
+        _end_revive_queues(state)
+    return count
+
+
+def _end_revive_queues(state: BrokerState) -> None:
+    """Note that everything that was found in the revive topic is done, once this is durable."""
+    topic = revive_topic(state.config.broker_cluster_name)
+    queue = state.store.queue(TIMER_TOPIC, 0)
+    for queue_id, last in state.popped.revive_queues.items():
+        state.popped.commit_later(
+            PoppedPlace(
+                state.store.log.end, queue.end if queue else 0, REVIVE_GROUP, topic, queue_id, last
+            )
+        )
+    state.popped.revive_queues.clear()
+
+
+def _is_wanted(state: BrokerState, due: DueCheckpoint) -> bool:
+    """Whether the topic and the group of a checkpoint exist, and this broker has popped it."""
+    key = due.checkpoint.key
+    is_known = popped_topic(key.topic, key.group) in state.topics.by_name
+    is_own = key.broker in ("", state.config.broker_name)
+    return is_known and is_own and key.group in state.groups.by_name
+
+
+def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) -> int:
+    """Store one message again, unless it is gone or was back before a crash; return its size."""
+    key = due.checkpoint.key
+    state.popped.ended(key.topic, key.group, key.queue_id, 1)
+    if state.timers.ended.has_come_back(due.place, index):
+        return 0
+    queue = state.store.queue(key.topic, key.queue_id)
+    offset = due.checkpoint.offsets[index]
+    if queue is None or not queue.first <= offset < queue.end:
+        return 0
+    record = state.store.reader.message(queue, offset)
+    if record is None:
+        return 0
+    name = key.topic
+    if not is_retry_topic(name):
+        name = pop_retry_topic(name, key.group, is_v2=state.config.pop_retry_v2)
+    topic = ensure_pop_retry_topic(state, name, now_ms)
+    message = _again(state, record, topic.topic_name, key.popped_ms, f"{due.place} {index}")
+    try:
+        state.append(message, now_ms)
+    except MessageRefused as error:
+        broker_events.POPPED_MESSAGE_DROPPED.log(
+            log,
+            **facts_in(record.property_map()),
+            log_offset=record.commit_log_offset,
+            error=error,
+        )
+    return record.size
+
+
+def _again(
+    state: BrokerState, record: Record, topic: str, popped_ms: int, place: str
+) -> StoredMessage:
+    properties = record.property_map()
+    if record.reconsume_times == 0 or FIRST_POP_TIME not in properties:
+        properties[FIRST_POP_TIME] = str(popped_ms)
+    properties[POP_CK_OFFSET] = place
+    try:
+        encoded = encode_properties(properties)
+    except MessageRefused:  # no room for the extra properties; the message matters more
+        encoded = record.properties
+    return StoredMessage(
+        topic=topic,
+        queue_id=0,
+        body=record.body,
+        properties=encoded,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_time_ms=record.born_time_ms,
+        born_host=state.host,
+        reconsume_times=min(record.reconsume_times + 1, _TIMES_MAX),
+    )
+
+
+def settle_popped(state: BrokerState) -> None:
+    """Continue where the last broker over this store has ended, once it is open.
+
+    Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
+    topic, as Apache's broker does.
+    """
+    _raise_offsets(state)
+    topic = revive_topic(state.config.broker_cluster_name)
+    for (name, queue_id), queue in state.store.queues.items():
+        if name != topic:
+            continue
+        noted = state.offsets.get(REVIVE_GROUP, name, queue_id)
+        begin = queue.first if noted is None else max(queue.first, noted + 1)
+        for number in range(begin, queue.end):
+            record = state.store.reader.message(queue, number)
+            if record is not None:
+                state.timers.revival.take(record, record.property_map().get(TAGS, ""))
+        if begin < queue.end:
+            # Not before these messages are back: until then a crash must find them here again.
+            state.popped.revive_queues[queue_id] = queue.end - 1
+
+
+def _raise_offsets(state: BrokerState) -> None:
+    """Move offsets behind what was popped: a crash may have saved the checkpoint only."""
+    queue = state.store.queue(TIMER_TOPIC, 0)
+    if queue is None:
+        return
+    begin = max(queue.first, min(state.popped.noted, queue.end))
+    oldest_ms = state.store.appender.last_time_ms - _UNSAVED_MS
+    code = tags_code(CHECKPOINT)
+    number = queue.end
+    while number > begin:  # backwards, so that an old note costs nothing
+        first = max(begin, number - _UNITS_AT_ONCE)
+        for index, unit in reversed(list(_units(queue, first, number))):
+            if unit.tags_code != code:
+                continue
+            record = state.store.reader.message(queue, index)
+            if record is None:
+                continue
+            if record.store_time_ms < oldest_ms:
+                return
+            _raise_offset(state, record)
+        number = first
+
+
+def _units(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
+    while first < end and (units := queue.units(first, end - first)):
+        yield from enumerate(units, first)
+        first += len(units)
+
+
+def _raise_offset(state: BrokerState, record: Record) -> None:
+    try:
+        checkpoint = decode_checkpoint(record.body)
+    except RecordError:
+        return
+    key = checkpoint.key
+    popped = max(checkpoint.offsets, default=-1) + 1
+    known = state.offsets.get(key.group, key.topic, key.queue_id) or 0
+    queue = state.store.queue(key.topic, key.queue_id)
+    is_there = key.topic in state.topics.by_name and key.group in state.groups.by_name
+    if not is_there or queue is None or not known < popped <= queue.end:
+        return
+    state.offsets.commit(key.group, key.topic, key.queue_id, popped)

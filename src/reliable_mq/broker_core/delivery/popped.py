@@ -1,0 +1,175 @@
+"""Progress of groups that consume by the message, and acknowledgements of the current turn.
+
+What is popped moves the group's offset, but only when its checkpoint is durable: otherwise a crash
+could save the offset without the checkpoint, and the messages would be lost. Until then `next_of`
+knows it. Acknowledgements of one checkpoint that come in one turn share a record.
+
+A crash may also save the checkpoint without the offset. So the offsets of all checkpoints since the
+last save are read again at the next start; `config/popProgress.json` says from where.
+Invariant Y2: what is popped and not committed yet is behind the durable end of the log.
+Source: Apache RocketMQ `PopBufferMergeService`, `PopInflightMessageCounter`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.decodable import decodable
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.pop_records import CheckpointKey
+
+PATH = "config/popProgress.json"
+_Queues = dict[tuple[str, str], dict[int, int]]  # by (topic, group) and queue
+
+
+class PoppedPlace(NamedTuple):
+    """How far a group has popped a queue: due when the log is durable up to `end`."""
+
+    end: int
+    checkpoint: int  # queue offset of its record in the topic of the timers
+    group: str
+    topic: str
+    queue_id: int
+    next_offset: int
+
+
+class _Acks(NamedTuple):
+    revive_ms: int
+    revive_queue: int
+    offsets: list[int]
+
+
+@decodable
+class _File(msgspec.Struct, rename="camel"):
+    timer_queue_offset: int = 0
+
+
+class Popped:
+    """What was popped, and is not committed or not acknowledged yet.
+
+    `in_flight` counts messages by topic, group and queue since the start. `number` counts pops;
+    it also lets them begin with different queues.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.now_ms = 0  # of the last pop or tick
+        self.uncommitted: deque[PoppedPlace] = deque()
+        self._next: _Queues = {}
+        self.in_flight: _Queues = {}
+        self.acks: dict[CheckpointKey, _Acks] = {}  # of this turn
+        self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
+        self.acks_ms = 0
+        # Of the revive topic, by queue: the last record that an earlier broker has put there.
+        self.revive_queues: dict[int, int] = {}
+        self.noted = 0  # checkpoints before it have saved offsets
+        self.is_changed = False  # whether something was popped since the last note
+
+    def invariants(self, durable: int) -> None:
+        """Y2; see the head of the module."""
+        if self.uncommitted and self.uncommitted[0].end <= durable:
+            raise InvariantBroken(f"Y2: {self.uncommitted[0]} is durable, and not committed")
+        waiting = {(place.topic, place.group) for place in self.uncommitted}
+        if not self._next.keys() <= waiting:
+            raise InvariantBroken("Y2: the next offsets differ from what waits to be committed")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether acknowledgements of this turn must be stored."""
+        return bool(self.acks or self.replies)
+
+    def next_of(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return the next offset that is not committed yet; None: there is none."""
+        queues = self._next.get((topic, group)) if self._next else None
+        return None if queues is None else queues.get(queue_id)
+
+    def count(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many messages of a queue are in flight in a group."""
+        counts = self.in_flight.get((topic, group)) if self.in_flight else None
+        return 0 if counts is None else counts.get(queue_id, 0)
+
+    def popped(self, place: PoppedPlace, count: int) -> None:
+        """Note that messages were popped, whose checkpoint is durable with the log at `end`."""
+        self.commit_later(place)
+        key = place.topic, place.group
+        counts = self.in_flight.setdefault(key, {})
+        counts[place.queue_id] = counts.get(place.queue_id, 0) + count
+        self.is_changed = True
+
+    def commit_later(self, place: PoppedPlace) -> None:
+        """Move the group's offset when the log is durable up to `end`."""
+        self.uncommitted.append(place)
+        queues = self._next.setdefault((place.topic, place.group), {})
+        queues[place.queue_id] = place.next_offset
+
+    def stored(self, end: int, offsets: OffsetTable) -> None:
+        """Commit what is popped by checkpoints before log offset `end`, which is durable."""
+        while self.uncommitted and self.uncommitted[0].end <= end:
+            place = self.uncommitted.popleft()
+            key = place.topic, place.group
+            queues = self._next.get(key, {})
+            if place.queue_id not in queues:  # a reset has come between
+                continue
+            if offsets.pending_reset(place.group, place.topic, place.queue_id) is None:
+                offsets.commit(place.group, place.topic, place.queue_id, place.next_offset)
+            if queues[place.queue_id] == place.next_offset:
+                del queues[place.queue_id]
+                if not queues:
+                    del self._next[key]
+
+    def reset(self, topic: str, group: str, queue_id: int) -> None:
+        """Forget what a reset of the offset has made void."""
+        queues = self._next.get((topic, group), {})
+        queues.pop(queue_id, None)
+        if not queues:
+            self._next.pop((topic, group), None)
+
+    def ended(self, topic: str, group: str, queue_id: int, count: int) -> None:
+        """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
+        counts = self.in_flight.get((topic, group))
+        if counts is None or queue_id not in counts:
+            return
+        counts[queue_id] -= count
+        if counts[queue_id] <= 0:
+            del counts[queue_id]
+            if not counts:
+                del self.in_flight[topic, group]
+
+    def acknowledge(
+        self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Iterable[int]
+    ) -> None:
+        """Note acknowledgements for the record of this turn."""
+        acks = self.acks.get(key)
+        if acks is None:
+            acks = self.acks[key] = _Acks(revive_ms, revive_queue, [])
+        acks.offsets.extend(offsets)
+
+    def forget(self, *, topic: str = "", group: str = "") -> None:
+        """Forget what a deleted topic or group has popped."""
+        for table in (self.in_flight, self._next):
+            for key in [key for key in table if topic == key[0] or group == key[1]]:
+                del table[key]
+
+    def begin_note(self, queue_end: int) -> int:
+        """Return the checkpoint from which a start must read, if the offsets are saved as of now.
+
+        Args:
+            queue_end: of the topic of the timers.
+        """
+        return min(queue_end, *(place.checkpoint for place in self.uncommitted), queue_end)
+
+    def dump(self) -> str:
+        """Return the content of the file."""
+        return fastjson.dumps({"timerQueueOffset": self.noted}, indent=True).decode()
+
+    def load(self, text: str) -> None:
+        """Load the content of the file.
+
+        Raises:
+            ValueError: when the text is not in the format of this file.
+        """
+        self.noted = max(0, msgspec.convert(fastjson.loads(text), _File).timer_queue_offset)

@@ -1,0 +1,145 @@
+"""Popped messages that are about to come back: their checkpoints, in the last second before.
+
+A message in flight needs no memory. Its checkpoint, and its acknowledgements, are timed messages
+for the revive topic; they wait on the disk, see `timers`. The timers hand a checkpoint over one
+second before its messages come back, and its acknowledgements after it. What is not acknowledged
+then is stored in the retry topic; see `coming_back`.
+
+Until that is stored, the timers do not count the checkpoint as delivered: after a crash they hand
+it over again. Messages that had come back already are found in the log.
+Invariant Y1: a checkpoint that is kept has a message that is not acknowledged, and its time.
+Source: Apache RocketMQ `PopReviveService`.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from reliable_mq.errors import InvariantBroken, RecordError
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.pop_records import (
+    ACK,
+    ACKS,
+    AHEAD_MS,
+    CHECKPOINT,
+    CheckpointKey,
+    PopCheckpoint,
+    bits_of,
+    decode_acks,
+    decode_checkpoint,
+)
+from reliable_mq.wire.record import Record
+
+log = limited_log(__name__)
+
+
+class DueCheckpoint(msgspec.Struct, eq=False):
+    """A checkpoint whose messages come back soon.
+
+    `waiting` has a bit for each message that is not acknowledged and has not come back. `place` is
+    the log offset of its record. `positions` are its entries of the timer log, and those of its
+    acknowledgements; none if it was found in the revive topic.
+    """
+
+    checkpoint: PopCheckpoint
+    waiting: int
+    place: int
+    positions: list[int]
+    is_placed: bool
+
+
+class Revival:
+    """The checkpoints that are due soon, by key and by time.
+
+    Args:
+        broker: name of this broker, which old acknowledgements do not have.
+    """
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self._by_key: dict[CheckpointKey, DueCheckpoint] = {}
+        self._times: list[tuple[int, int, CheckpointKey]] = []  # a heap; some keys are gone
+        self._count = 0
+        self.unplaced = 0  # checkpoints here that were found in the revive topic
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def invariants(self) -> None:
+        """Y1; see the head of the module."""
+        timed = {key for _, _, key in self._times}
+        if not self._by_key.keys() <= timed:
+            raise InvariantBroken(f"Y1: {len(self._by_key)} checkpoints, {len(timed)} times")
+        if not all(due.waiting for due in self._by_key.values()):
+            raise InvariantBroken("Y1: a checkpoint is kept that has no waiting message")
+
+    def take(self, record: Record, tag: str, position: int = -1) -> None:
+        """Take a record for the revive topic: a checkpoint, or acknowledgements of one.
+
+        Args:
+            record: it, as it waited in the topic of the timers or in the revive topic.
+            tag: of the record; it says which of these it is.
+            position: of its entry of the timer log; -1: it has none.
+        """
+        try:
+            if tag == CHECKPOINT:
+                self._add(decode_checkpoint(record.body), record.commit_log_offset, position)
+            elif tag in (ACK, ACKS):
+                acks = decode_acks(record.body, self._broker)
+                self.acknowledge(acks.key, acks.offsets, position)
+        except RecordError as error:
+            broker_events.POP_RECORD_UNREADABLE.log(
+                log, log_offset=record.commit_log_offset, error=error
+            )
+
+    def _add(self, checkpoint: PopCheckpoint, place: int, position: int) -> None:
+        key = checkpoint.key
+        waiting = (1 << len(checkpoint.offsets)) - 1 & ~checkpoint.bits
+        if not waiting or key in self._by_key:
+            return
+        is_placed = position >= 0
+        positions = [position] if is_placed else []
+        self._by_key[key] = DueCheckpoint(checkpoint, waiting, place, positions, is_placed)
+        self._count += 1
+        self.unplaced += not is_placed
+        heapq.heappush(self._times, (checkpoint.revive_ms, self._count, key))
+
+    def acknowledge(self, key: CheckpointKey, offsets: Iterable[int], position: int = -1) -> bool:
+        """Note acknowledgements; return whether their checkpoint is here, and not done."""
+        due = self._by_key.get(key)
+        if due is None:
+            return False
+        due.waiting &= ~bits_of(due.checkpoint, tuple(offsets))
+        if position >= 0:
+            due.positions.append(position)
+        if not due.waiting:
+            self.forget(due)
+        return True
+
+    def forget(self, due: DueCheckpoint) -> None:
+        """Forget a checkpoint: none of its messages is waiting any more."""
+        if self._by_key.pop(due.checkpoint.key, None) is not None:
+            self.unplaced -= not due.is_placed
+        self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        while self._times and self._times[0][2] not in self._by_key:
+            heapq.heappop(self._times)
+
+    def due(self, until_ms: int) -> DueCheckpoint | None:
+        """Return the first checkpoint whose messages come back at `until_ms` or before."""
+        if not self._times or self._times[0][0] > until_ms:
+            return None
+        return self._by_key[self._times[0][2]]
+
+    @property
+    def floor_ms(self) -> int | None:
+        """When the first checkpoint here was handed over, or should have been; None: none here."""
+        return self._times[0][0] - AHEAD_MS if self._times else None
+
+    def positions(self) -> Iterator[int]:
+        """Yield the entries of the timer log that are still needed."""
+        for due in self._by_key.values():
+            yield from due.positions

@@ -1,0 +1,178 @@
+"""Pops that found no message and wait for one, and requests that only wait for one.
+
+They wait by topic, group and queue; -1 stands for all queues. A message wakes one pop of each
+group, because one pop may take many messages; a pop that leaves some wakes the next one. A message
+that comes back wakes a pop of its group, although it is in another topic.
+Invariant L13: a waiting pop is answered exactly once; never after its connection is closed.
+Source: Apache RocketMQ `PopLongPollingService`.
+"""
+
+import heapq
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from reliable_mq.broker_core.delivery.long_poll import Wanted
+from reliable_mq.broker_core.filter.sql92 import Filter
+from reliable_mq.broker_core.names import pop_retry_topic
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire.command import Command
+
+ALL_QUEUES = -1
+OF_QUEUE_MAX, OF_ALL_MAX = 1_024, 100_000  # Apache's popPollingSize and maxPopPollingSize
+OF_CONNECTION_MAX = 10_000
+_HEAP_SIZE_MIN = 64
+_POP_SIZE = 1_500  # bytes of memory: measured, rounded up
+_PART_SIZE = 450
+SIZE_MAX = 128 * 1024 * 1024
+
+_Key = tuple[str, int]  # group and queue
+
+
+class WaitingPop(msgspec.Struct, eq=False):
+    """One waiting request. `header` is its own; `wanted` as in `WaitingPull`."""
+
+    connection: int
+    address: str
+    command: Command
+    header: Any
+    deadline_ms: int
+    wanted: Wanted = None
+    user: str = ""
+    number: int = 0
+
+    @property
+    def key(self) -> _Key:
+        """The group and the queue that it waits for."""
+        return self.header.consumer_group, max(self.header.queue_id, ALL_QUEUES)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, estimated."""
+        size = _POP_SIZE
+        if isinstance(self.wanted, Filter):
+            size += _PART_SIZE * self.wanted.parts + 4 * len(self.wanted.text)
+        elif self.wanted is not None:
+            size += _PART_SIZE * len(self.wanted)
+        return size
+
+
+class WaitingPops:
+    """The waiting pops, by number, by topic and queue, by connection, by deadline."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, WaitingPop] = {}
+        self.ready: deque[int] = deque()  # numbers; some may not wait any more
+        # Numbers by topic and key; under the names of retry topics, too.
+        self._by_topic: dict[str, dict[_Key, dict[int, None]]] = {}
+        self._by_connection: dict[int, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._last = 0
+        self._size = 0
+
+    def invariants(self) -> None:
+        """Check L13 as far as this table shows it: each waiting pop is in each index."""
+        found = {n for keys in self._by_topic.values() for some in keys.values() for n in some}
+        connected = {n for some in self._by_connection.values() for n in some}
+        timed = {number for _, number in self._deadlines}
+        is_found = found | set(self.ready) >= self.waiting.keys() >= found
+        if not (is_found and connected == self.waiting.keys() <= timed):
+            raise InvariantBroken(f"L13: {len(self.waiting)} pops wait, {len(found)} are found")
+        if self._size != sum(pop.size for pop in self.waiting.values()):
+            raise InvariantBroken(f"L13: {self._size} bytes are counted")
+
+    def count(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many wait for a queue, or with -1 for all queues."""
+        return len(self._by_topic.get(topic, {}).get((group, max(queue_id, ALL_QUEUES)), ()))
+
+    def has_room(self, pop: WaitingPop) -> bool:
+        """Whether one more may wait."""
+        return (
+            len(self.waiting) < OF_ALL_MAX
+            and self.count(pop.header.topic, *pop.key) <= OF_QUEUE_MAX
+            and len(self._by_connection.get(pop.connection, ())) < OF_CONNECTION_MAX
+            and self._size + pop.size <= SIZE_MAX
+        )
+
+    def hold(self, pop: WaitingPop) -> None:
+        """Let a pop wait."""
+        number = pop.number = self._last = self._last + 1
+        self.waiting[number] = pop
+        for name in _names_of(pop):
+            self._by_topic.setdefault(name, {}).setdefault(pop.key, {})[number] = None
+        self._by_connection.setdefault(pop.connection, {})[number] = None
+        heapq.heappush(self._deadlines, (pop.deadline_ms, number))
+        self._size += pop.size
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Make one pop of each group ready that waits for this queue."""
+        keys = self._by_topic.get(topic)
+        if not keys:
+            return
+        is_retry = topic.startswith("%")
+        for key, some in list(keys.items()):
+            if key[1] in (queue_id, ALL_QUEUES) or is_retry:
+                self._make_ready(next(iter(some)))
+
+    def wake(self, topic: str, group: str, queue_id: int) -> bool:
+        """Make one pop of a group ready; return whether there is one."""
+        for wanted in (queue_id, ALL_QUEUES):
+            some = self._by_topic.get(topic, {}).get((group, wanted))
+            if some:
+                self._make_ready(next(iter(some)))
+                return True
+        return False
+
+    def _make_ready(self, number: int) -> None:
+        self._unlist(self.waiting[number])
+        self.ready.append(number)
+
+    def take_ready(self) -> WaitingPop | None:
+        """Remove and return the pop that has been ready longest; None: there is none."""
+        while self.ready:
+            number = self.ready.popleft()
+            if number in self.waiting:
+                return self._remove(number)
+        return None
+
+    def take_due(self, now_ms: int) -> WaitingPop | None:
+        """Remove and return the pop with the oldest passed deadline; None: there is none."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            number = heapq.heappop(self._deadlines)[1]
+            if number in self.waiting:
+                return self._remove(number)
+        return None
+
+    def forget(self, connection: int) -> None:
+        """Remove the pops of a closed connection."""
+        for number in list(self._by_connection.get(connection, ())):
+            self._remove(number)
+
+    def _unlist(self, pop: WaitingPop) -> None:
+        for name in _names_of(pop):
+            keys = self._by_topic.get(name, {})
+            some = keys.get(pop.key, {})
+            some.pop(pop.number, None)  # absent if the pop is ready
+            if not some and keys.pop(pop.key, None) is not None and not keys:
+                del self._by_topic[name]
+
+    def _remove(self, number: int) -> WaitingPop:
+        pop = self.waiting.pop(number)
+        self._unlist(pop)
+        self._size -= pop.size
+        of_connection = self._by_connection[pop.connection]
+        del of_connection[number]
+        if not of_connection:
+            del self._by_connection[pop.connection]
+        if len(self._deadlines) > 2 * len(self.waiting) + _HEAP_SIZE_MIN:
+            self._deadlines = [(p.deadline_ms, n) for n, p in self.waiting.items()]
+            heapq.heapify(self._deadlines)
+        return pop
+
+
+def _names_of(pop: WaitingPop) -> tuple[str, str, str]:
+    """Return the topics whose messages a pop may get."""
+    topic, group = pop.header.topic, pop.header.consumer_group
+    retries = (pop_retry_topic(topic, group, is_v2=is_v2) for is_v2 in (False, True))
+    return (topic, *retries)

@@ -1,0 +1,239 @@
+"""Acknowledgements of popped messages, one by one or many at once.
+
+Acknowledgements of one checkpoint that come in one turn share a record. The replies leave when it
+is stored as the flush type promises. An acknowledgement that comes after its message has come back
+is confirmed, and changes nothing, as at Apache's broker.
+Source: Apache RocketMQ `AckMessageProcessor`, `BatchAck`.
+"""
+
+import binascii
+from collections.abc import Sequence
+
+import msgspec
+
+from reliable_mq.broker_core.delivery.pop_orders import ILLEGAL
+from reliable_mq.broker_core.names import pop_retry_topic
+from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
+from reliable_mq.broker_core.requests.pop_checks import known_queue
+from reliable_mq.broker_core.requests.pop_records import append_acks
+from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.decodable import decodable
+from reliable_mq.errors import StoreError
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.java_int import I32, I64
+from reliable_mq.wire.peer_texts import read_json_as
+from reliable_mq.wire.pop_handle import (
+    NORMAL,
+    RETRY,
+    RETRY_V2,
+    HandleInvalid,
+    PopHandle,
+    parse_handle,
+)
+from reliable_mq.wire.pop_headers import AckMessageHeader
+from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopAcks
+
+_CHECKPOINTS_ASKED_MAX = 4_096  # of one request
+_AHEAD_MAX_MS = 60_000  # no clock was set back by more since the message was popped
+
+
+@decodable
+class _BatchAck(msgspec.Struct):
+    """Acknowledgements of one checkpoint. `b`: a bit for each offset from `so` on, as base64."""
+
+    c: str
+    t: str
+    r: str
+    so: I64
+    q: I32
+    rq: I32
+    pt: I64
+    it: I64
+    b: str
+
+
+@decodable
+class _BatchBody(msgspec.Struct):
+    acks: list[_BatchAck] | None = None
+    broker_name: str | None = msgspec.field(name="brokerName", default=None)
+
+
+def ack_message(state: BrokerState, request: Request) -> Command | None:
+    """ACK_MESSAGE."""
+    header = AckMessageHeader.decode(request.command.ext_fields)
+    known_queue(state, header.topic, header.queue_id, request.connection.address)
+    first, end = state.store.bounds(header.topic, header.queue_id)
+    if not first <= header.offset <= end:
+        raise RequestRefused(
+            ResponseCode.NO_MESSAGE,
+            f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, "
+            f"store:{first}~{end}",
+        )
+    handle = parse_handle(header.extra_info)
+    _refuse_when_full(state)
+    key = key_of(header, handle)
+    if handle.is_order:
+        ack_in_order(state, key, header.offset, request.connection.address)
+        return reply(request.command)
+    return _acknowledge(state, request, [(key, handle, (header.offset,))])
+
+
+def key_of(header: AckMessageHeader, handle: PopHandle) -> CheckpointKey:
+    """Return the checkpoint of a message."""
+    return CheckpointKey(
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        handle.start_offset,
+        handle.popped_ms,
+        handle.broker,
+    )
+
+
+def _refuse_when_full(state: BrokerState) -> None:
+    if state.pressure.is_disk_full:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+
+
+def batch_ack_message(state: BrokerState, request: Request) -> Command | None:
+    """BATCH_ACK_MESSAGE. Offsets that the queue does not have are left out."""
+    command = request.command
+    body = read_json_as(command.body, _BatchBody) if command.body else _BatchBody()
+    if not body.acks:
+        raise RequestRefused(ResponseCode.NO_MESSAGE, "the request acknowledges no message")
+    refuse_above(len(body.acks), _CHECKPOINTS_ASKED_MAX, "checkpoints")
+    _refuse_when_full(state)
+    broker = body.broker_name or state.config.broker_name
+    found = [_read(state, each, broker) for each in body.acks]
+    in_order = [each for each in found if each[1].is_order]
+    for key, _, offsets in in_order:
+        for offset in offsets:
+            ack_in_order(state, key, offset, request.connection.address)
+    return _acknowledge(state, request, [each for each in found if not each[1].is_order])
+
+
+_Acks = tuple[CheckpointKey, PopHandle, Sequence[int]]
+
+
+def _read(state: BrokerState, ack: _BatchAck, broker: str) -> _Acks:
+    if ack.r not in (NORMAL, RETRY, RETRY_V2):
+        raise HandleInvalid(f"the field r is {ack.r[:20]!r}, not 0, 1 or 2")
+    topic = ack.t
+    if ack.r != NORMAL:
+        topic = pop_retry_topic(ack.t, ack.c, is_v2=ack.r == RETRY_V2)
+    first, end = state.store.bounds(topic, ack.q)
+    offsets = [ack.so + bit for bit in _bits(ack.b) if first <= ack.so + bit < end]
+    key = CheckpointKey(topic, ack.c, ack.q, ack.so, ack.pt, broker)
+    return key, PopHandle(ack.so, ack.pt, ack.it, ack.rq, ack.r, broker, ack.q), offsets
+
+
+def _bits(text: str) -> list[int]:
+    """Return the bits that are set in a base64 text, at most as many as a checkpoint has."""
+    try:
+        digits = (
+            f"{int.from_bytes(binascii.a2b_base64(text.encode(), strict_mode=True), 'little'):b}"[
+                ::-1
+            ]
+        )
+    except ValueError as error:
+        raise HandleInvalid(f"the field b is no base64: {error}") from error
+    bits: list[int] = []
+    at = digits.find("1")
+    while at >= 0 and len(bits) < MESSAGES_MAX:
+        bits.append(at)
+        at = digits.find("1", at + 1)
+    return bits
+
+
+def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str) -> None:
+    """Acknowledge a message that was popped in order, and move the group's offset.
+
+    Raises:
+        RequestRefused: the queue has handed out no such message.
+    """
+    topic, group, queue_id = key.topic, key.group, key.queue_id
+    known = state.offsets.get(group, topic, queue_id)
+    if offset < (-1 if known is None else known) or group not in state.groups.by_name:
+        return
+    next_offset = state.orders.acknowledge(topic, group, queue_id, offset, key.popped_ms)
+    if next_offset == ILLEGAL:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{known}, commit:{offset}, "
+            f"next:{next_offset}, /{peer}",
+        )
+    if next_offset < 0:
+        return
+    if state.offsets.pending_reset(group, topic, queue_id) is None and state.offsets.may_commit(
+        group, topic, (queue_id,)
+    ):
+        _, end = state.store.bounds(topic, queue_id)
+        state.offsets.commit(group, topic, queue_id, min(next_offset, end))
+    if state.pops.waiting:
+        state.pops.wake(topic, group, queue_id)
+
+
+def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -> Command | None:
+    """Note acknowledgements, and send the reply when all of them are stored."""
+    is_stored = False
+    for key, handle, offsets in found:
+        if offsets and needs_record(state, key, handle, offsets, request.now_ms):
+            is_stored = True
+            state.popped.ended(key.topic, key.group, key.queue_id, len(offsets))
+            state.popped.acknowledge(key, handle.revive_ms, handle.revive_queue, offsets)
+    if not is_stored:
+        return reply(request.command)
+    if not request.command.is_oneway:
+        state.popped.replies.append((request.connection.id, encode_answer(reply(request.command))))
+    state.popped.acks_ms = request.now_ms
+    return None
+
+
+def needs_record(
+    state: BrokerState, key: CheckpointKey, handle: PopHandle, offsets: Sequence[int], now_ms: int
+) -> bool:
+    """Whether acknowledgements must be stored. Not if their messages are back already.
+
+    A checkpoint that is due within a second is in memory; it learns of them at once.
+    """
+    _, end = state.store.bounds(key.topic, key.queue_id)
+    is_possible = (
+        key.topic in state.topics.by_name
+        and max(offsets) < end
+        and 0 <= handle.revive_queue < REVIVE_QUEUES
+        and key.broker == state.config.broker_name
+        and key.group in state.groups.by_name
+        and handle.popped_ms <= now_ms + _AHEAD_MAX_MS
+        and handle.invisible_ms <= state.config.timer_seconds_max * 1_000
+    )
+    if not is_possible:
+        return False
+    is_here = state.timers.revival.acknowledge(key, offsets)
+    return is_here or handle.revive_ms > state.timers.delivered_ms
+
+
+def record_acks(state: BrokerState) -> None:
+    """Store the acknowledgements of this turn; one record for each checkpoint."""
+    popped, now_ms = state.popped, state.popped.acks_ms
+    while popped.acks:
+        key = next(iter(popped.acks))
+        revive_ms, revive_queue, offsets = popped.acks[key]
+        append_acks(state, PopAcks(key, tuple(offsets)), revive_ms, revive_queue, now_ms)
+        del popped.acks[key]
+    replies, popped.replies = popped.replies, []
+    for connection, frame in replies:
+        state.reply_when_stored(connection, state.store.log.end, frame)
+
+
+def try_to_record_acks(state: BrokerState) -> None:
+    """Call `record_acks`. Without room on the disk, retry later; replies wait until then."""
+    try:
+        record_acks(state)
+    except StoreError as error:
+        if not is_out_of_room(error):
+            raise
+        state.pressure.note_no_file(state.popped.acks_ms)

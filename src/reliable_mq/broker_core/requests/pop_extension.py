@@ -1,0 +1,81 @@
+"""Another invisible time for a popped message: longer for slow work, shorter to get it again soon.
+
+The message gets a checkpoint of its own, and is acknowledged in the former one. Both are stored
+together, so it is never without one. A message that was popped in order stays in its queue; only
+the time changes when it is handed out again.
+Source: Apache RocketMQ `ChangeInvisibleTimeProcessor`.
+"""
+
+from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES, refuse_too_long
+from reliable_mq.broker_core.requests.pop_ack import key_of, needs_record
+from reliable_mq.broker_core.requests.pop_checks import known_queue
+from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
+from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.pop_handle import HandleInvalid, PopHandle, parse_handle
+from reliable_mq.wire.pop_headers import ChangeInvisibleTimeHeader
+from reliable_mq.wire.pop_records import CheckpointKey, PopAcks, PopCheckpoint
+
+
+def change_invisible_time(state: BrokerState, request: Request) -> Command | None:
+    """CHANGE_MESSAGE_INVISIBLETIME. The reply has the parts of the message's new handle."""
+    header = ChangeInvisibleTimeHeader.decode(request.command.ext_fields)
+    known_queue(state, header.topic, header.queue_id, request.connection.address)
+    first, end = state.store.bounds(header.topic, header.queue_id)
+    if not first <= header.offset < end:
+        raise RequestRefused(
+            ResponseCode.NO_MESSAGE,
+            f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, "
+            f"store:{first}~{end}",
+        )
+    handle = parse_handle(header.extra_info)
+    refuse_too_long(state, header.invisible_time)
+    if handle.is_order:
+        return _in_order(state, request, header, handle)
+    if not 0 <= handle.revive_queue < REVIVE_QUEUES:
+        raise HandleInvalid(f"the handle {header.extra_info[:100]!r} names no revive queue")
+    if state.pressure.is_disk_full:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+    popped_ms = max(request.now_ms, handle.popped_ms + 1)  # so that the two keys differ
+    origin = key_of(header, handle)
+    key = CheckpointKey(
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        header.offset,
+        popped_ms,
+        state.config.broker_name,
+    )
+    checkpoint = PopCheckpoint(key, header.invisible_time, (header.offset,))
+    place = append_checkpoint(state, checkpoint, handle.revive_queue, request.now_ms)
+    if needs_record(state, origin, handle, (header.offset,), request.now_ms):
+        acks = PopAcks(origin, (header.offset,))
+        place = append_acks(state, acks, handle.revive_ms, handle.revive_queue, request.now_ms)
+    if not request.command.is_oneway:
+        ext = _ext(popped_ms, header.invisible_time, handle.revive_queue)
+        frame = encode_answer(reply(request.command, ext=ext))
+        state.reply_when_stored(request.connection.id, place.end, frame)
+    return None
+
+
+def _in_order(
+    state: BrokerState, request: Request, header: ChangeInvisibleTimeHeader, handle: PopHandle
+) -> Command:
+    topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+    if header.offset < (state.offsets.get(group, topic, queue_id) or 0):
+        return reply(request.command)
+    at_ms = request.now_ms + header.invisible_time
+    state.orders.show_at(topic, group, queue_id, header.offset, handle.popped_ms, at_ms)
+    ext = _ext(handle.popped_ms, at_ms - handle.popped_ms, handle.revive_queue)
+    return reply(request.command, ext=ext)
+
+
+def _ext(popped_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
+    return {
+        "popTime": str(popped_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(revive_queue),
+    }

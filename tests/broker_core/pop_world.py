@@ -1,0 +1,142 @@
+"""A broker whose messages are popped: the requests of a consumer, and what it gets."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
+
+from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.pop_handle import PopHandle, kind_of
+from reliable_mq.wire.record import Record, iter_records
+
+INVISIBLE_MS = 10_000
+RETRY = f"%RETRY%{GROUP}_{TOPIC}"
+RETRY_V2 = f"%RETRY%{GROUP}+{TOPIC}"
+
+
+class Taken(NamedTuple):
+    """A popped message, and its handle as a client makes it from the reply."""
+
+    record: Record
+    topic: str
+    handle: PopHandle
+
+    @property
+    def body(self) -> bytes:
+        return self.record.body
+
+
+class PopWorld(BrokerWorld):
+    """One broker with a topic, and a group that pops it."""
+
+    def __init__(self, disk: MemoryDisk | None = None, queues: int = 1, **properties: str) -> None:
+        super().__init__(disk, **{"mappedFileSizeTimerLog": "65536", **properties})
+        if TOPIC not in self.state.topics.by_name:
+            self.create_topic(TOPIC, queues)
+
+    def pop_header(self, **changes: object) -> dict[str, object]:
+        return {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": -1,
+            "maxMsgNums": 32,
+            "invisibleTime": INVISIBLE_MS,
+            "pollTime": 0,
+            "bornTime": self.now_ms,
+            "initMode": 0,
+            "expType": "TAG",
+            "exp": "*",
+            **changes,
+        }
+
+    def pop(self, *, of: int = 1, **changes: object) -> list[Taken]:
+        """Pop, and return what came."""
+        answer = self.ask(Ask.POP_MESSAGE, self.pop_header(**changes), of=of)
+        assert answer.code in (0, 210), answer.remark
+        return taken(answer)
+
+    def bodies(self, **changes: object) -> list[bytes]:
+        return [each.body for each in self.pop(**changes)]
+
+    def ack(self, message: Taken, **changes: object) -> Command:
+        return self.ask(Ask.ACK_MESSAGE, ack_header(message, **changes))
+
+    def extend(self, message: Taken, invisible_ms: int, **changes: object) -> Command:
+        header = {**ack_header(message), "invisibleTime": invisible_ms, **changes}
+        return self.ask(Ask.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+    def check(self) -> None:
+        """Check the invariants of what a pop touches."""
+        state = self.state
+        state.popped.invariants(state.store.log.durable)
+        for part in (state.pops, state.notifications, state.orders, state.timers.revival):
+            part.invariants()
+        state.timers.invariants()
+        state.offsets.invariants()
+
+    def pass_time(self, milliseconds: int, *, step: int = 100) -> None:
+        super().pass_time(milliseconds, step=step)
+        self.check()
+
+    def restart(self, *, is_killed: bool = False) -> None:
+        """Stop cleanly, or die at once; then start again over what the disk has."""
+        if is_killed:
+            self.disk.kill()
+            self.waiting.clear()
+        else:
+            self.stop()
+        self.start()
+
+
+def ack_header(message: Taken, **changes: object) -> dict[str, object]:
+    return {
+        "consumerGroup": GROUP,
+        "topic": message.topic,
+        "queueId": message.handle.queue_id,
+        "extraInfo": message.handle.text(),
+        "offset": message.handle.offset,
+        **changes,
+    }
+
+
+def taken(answer: Command) -> list[Taken]:
+    """Return the messages of a reply, as Apache's client reads it."""
+    if answer.code:
+        return []
+    ext = answer.ext_fields
+    starts = _by_queue(ext["startOffsetInfo"])
+    offsets = _by_queue(ext["msgOffsetInfo"])
+    found: list[Taken] = []
+    for record in iter_records(answer.body):
+        topic, group = record.topic, GROUP
+        popped = record.property_map().get("POP_CK")
+        if popped is not None:
+            fields = popped.split(" ")
+            handle = PopHandle(
+                *map(int, fields[:4]), fields[4], fields[5], int(fields[6]), int(fields[7])
+            )
+            real = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
+            found.append(Taken(record, real[fields[4]], handle))
+            continue
+        kind = kind_of(topic)
+        key = f"{kind} {record.queue_id}"
+        assert str(record.queue_offset) in offsets[key].split(",")
+        handle = PopHandle(
+            int(starts[key]),
+            int(ext["popTime"]),
+            int(ext["invisibleTime"]),
+            int(ext["reviveQid"]),
+            kind,
+            "b",
+            record.queue_id,
+            record.queue_offset,
+        )
+        found.append(Taken(record, topic, handle))
+    return found
+
+
+def _by_queue(text: str) -> Mapping[str, str]:
+    """Return the last word of each part of a field by the two before it."""
+    return dict(part.rsplit(" ", 1) for part in text.split(";") if part)

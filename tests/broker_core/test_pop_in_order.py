@@ -1,0 +1,215 @@
+"""Pops in order: a queue waits for its messages, and a lost reply may be asked for again."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.broker_core.broker_world import GROUP, TOPIC, there
+from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, Taken, taken
+
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Answer
+
+
+@pytest.fixture
+def world() -> Iterator[PopWorld]:
+    world = PopWorld()
+    yield world
+    world.check()
+
+
+def pop(world: PopWorld, **changes: object) -> list[Taken]:
+    return world.pop(order="true", **changes)
+
+
+def send_some(world: PopWorld, count: int) -> None:
+    for number in range(count):
+        world.send(b"%d" % number)
+
+
+def bodies(messages: list[Taken]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_queue_hands_out_nothing_until_all_is_acknowledged(world: PopWorld) -> None:
+    send_some(world, 4)
+    first, second = pop(world, maxMsgNums=2)
+    assert pop(world) == []
+
+    world.ack(first)
+    assert pop(world) == []
+    world.ack(second)
+
+    assert bodies(pop(world)) == [b"2", b"3"]
+
+
+def test_the_handles_say_that_order_is_kept(world: PopWorld) -> None:
+    send_some(world, 1)
+
+    (message,) = pop(world)
+
+    assert message.handle.revive_queue == 999
+
+
+def test_progress_stays_at_the_first_message_that_is_not_acknowledged(world: PopWorld) -> None:
+    send_some(world, 3)
+    first, second, third = pop(world)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+
+    world.ack(second)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+    world.ack(first)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 2
+    world.ack(third)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 3
+
+
+def test_messages_come_again_in_order_and_say_how_often(world: PopWorld) -> None:
+    send_some(world, 3)
+    first, *_ = pop(world)
+    world.ack(first)
+    world.pass_time(INVISIBLE_MS)
+
+    answer = world.ask(Ask.POP_MESSAGE, world.pop_header(order="true"))
+
+    assert bodies(taken(answer)) == [b"1", b"2"]
+    assert answer.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
+
+
+def test_the_first_pop_says_that_nothing_came_back(world: PopWorld) -> None:
+    send_some(world, 2)
+
+    answer = world.ask(Ask.POP_MESSAGE, world.pop_header(order="true"))
+
+    assert answer.ext_fields["orderCountInfo"] == "0 0 0"
+
+
+def test_the_same_attempt_gets_the_same_messages_again(world: PopWorld) -> None:
+    send_some(world, 2)
+    assert bodies(pop(world, attemptId="one")) == [b"0", b"1"]
+
+    again = pop(world, attemptId="one")
+
+    assert bodies(again) == [b"0", b"1"]
+    assert pop(world, attemptId="two") == []
+    for message in again:
+        world.ack(message)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 2
+
+
+def test_an_older_pop_acknowledges_nothing(world: PopWorld) -> None:
+    send_some(world, 1)
+    (old,) = pop(world)
+    world.pass_time(INVISIBLE_MS)
+    (new,) = pop(world)
+
+    assert world.ack(old).code == Answer.SUCCESS
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+    world.ack(new)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 1
+
+
+def test_a_message_that_the_pop_did_not_get_is_refused(world: PopWorld) -> None:
+    send_some(world, 3)
+    first, _ = pop(world, maxMsgNums=2)
+
+    answer = world.ack(first, offset=2)
+
+    assert answer.code == Answer.MESSAGE_ILLEGAL
+    assert "offset is illegal" in there(answer.remark)
+
+
+def test_another_invisible_time_holds_the_queue_longer(world: PopWorld) -> None:
+    send_some(world, 2)
+    first, second = pop(world)
+    world.ack(second)
+    world.pass_time(5_000)
+    answer = world.extend(first, 20_000)
+    assert answer.ext_fields["invisibleTime"] == str(5_000 + 20_000)
+
+    world.pass_time(INVISIBLE_MS)
+    assert pop(world) == []
+    world.pass_time(10_000)
+
+    assert bodies(pop(world)) == [b"0", b"1"]
+
+
+def test_a_shorter_invisible_time_frees_the_queue_and_wakes_a_pop(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = pop(world)
+    header = world.pop_header(order="true", pollTime=15_000)
+    assert world.begin(Ask.POP_MESSAGE, header, of=2) is None
+    opaque = world.last_opaque
+
+    world.extend(message, 1_000)
+    world.pass_time(900)
+    assert world.reply_to(opaque, of=2) is None
+    world.pass_time(200)
+
+    assert bodies(taken(there(world.reply_to(opaque, of=2)))) == [b"0"]
+
+
+def test_an_acknowledgement_wakes_a_pop_that_waits_for_the_queue(world: PopWorld) -> None:
+    send_some(world, 2)
+    (message,) = pop(world, maxMsgNums=1)
+    header = world.pop_header(order="true", pollTime=15_000)
+    assert world.begin(Ask.POP_MESSAGE, header, of=2) is None
+    opaque = world.last_opaque
+
+    world.ack(message)
+    world.pass_time(20, step=20)
+
+    assert bodies(taken(there(world.reply_to(opaque, of=2)))) == [b"1"]
+
+
+def test_one_queue_does_not_hold_up_another() -> None:
+    world = PopWorld(queues=2)
+    world.send(b"a", queue_id=0)
+    pop(world)
+    world.send(b"b", queue_id=1)
+
+    assert bodies(pop(world)) == [b"b"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_restart_keeps_the_queue_blocked(*, is_killed: bool) -> None:
+    world = PopWorld()
+    send_some(world, 2)
+    first, second = pop(world)
+    world.ack(first)
+    world.pass_time(5_000)  # the table is saved every five seconds
+    world.restart(is_killed=is_killed)
+
+    assert pop(world) == []
+    world.ack(second)
+
+    world.send(b"next")
+    assert bodies(pop(world)) == [b"next"]
+
+
+def test_the_file_is_in_apaches_format(world: PopWorld) -> None:
+    send_some(world, 3)
+    first, _, third = pop(world, attemptId="try")
+    world.ack(third)
+    world.extend(first, 7_000)
+    popped_ms = first.handle.popped_ms
+    world.stop()
+
+    (order,) = world.file("config/consumerOrderInfo.json")["table"][f"{TOPIC}@{GROUP}"].values()
+    assert order == {
+        "popTime": popped_ms,
+        "i": INVISIBLE_MS,
+        "o": [0, 1, 2],
+        "ot": {0: popped_ms + 7_000},
+        "l": popped_ms,
+        "cm": 4,
+        "a": "try",
+    }
+
+
+def test_a_reset_frees_the_queue(world: PopWorld) -> None:
+    send_some(world, 2)
+    pop(world)
+    reset = {"topic": TOPIC, "group": GROUP, "timestamp": 0, "isForce": "true"}
+    assert world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == Answer.SUCCESS
+
+    assert bodies(pop(world)) == [b"0", b"1"]

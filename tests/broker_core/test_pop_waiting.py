@@ -1,0 +1,136 @@
+"""Pops that wait: a message wakes one of each group, and a wait ends in time."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.broker_core.broker_world import GROUP, send_header, there
+from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, taken
+
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Answer
+
+
+@pytest.fixture
+def world() -> Iterator[PopWorld]:
+    world = PopWorld()
+    yield world
+    world.check()
+
+
+def send_some(world: PopWorld, count: int) -> None:
+    for number in range(count):
+        world.send(b"%d" % number)
+
+
+def test_a_pop_waits_for_a_message(world: PopWorld) -> None:
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(pollTime=15_000), of=2) is None
+    opaque = world.last_opaque
+
+    world.send(b"new")
+
+    answer = there(world.reply_to(opaque, of=2))
+    assert [each.body for each in taken(answer)] == [b"new"]
+
+
+def test_a_pop_that_waited_in_vain_is_told_so(world: PopWorld) -> None:
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(pollTime=3_000)) is None
+    opaque = world.last_opaque
+
+    world.pass_time(2_900)
+    assert world.reply_to(opaque) is None
+    world.pass_time(100)
+
+    answer = there(world.reply_to(opaque))
+    assert (answer.code, answer.remark) == (Answer.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+
+def test_a_waiting_pop_gets_a_message_that_comes_back(world: PopWorld) -> None:
+    send_some(world, 1)
+    world.pop()
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(pollTime=15_000), of=2) is None
+    opaque = world.last_opaque
+
+    world.pass_time(INVISIBLE_MS, step=20)
+
+    answer = there(world.reply_to(opaque, of=2))
+    assert [each.body for each in taken(answer)] == [b"0"]
+
+
+def test_a_message_wakes_one_pop_of_each_group(world: PopWorld) -> None:
+    waiting = []
+    for of, group in enumerate((GROUP, GROUP, "others"), 1):
+        header = world.pop_header(pollTime=15_000, consumerGroup=group)
+        assert world.begin(Ask.POP_MESSAGE, header, of=of) is None
+        waiting.append((world.last_opaque, of))
+
+    world.send(b"one")
+
+    answers = [world.reply_to(opaque, of=of) for opaque, of in waiting]
+    assert [answer is not None for answer in answers] == [True, False, True]
+
+
+def test_the_messages_that_a_woken_pop_leaves_wake_the_next_one(world: PopWorld) -> None:
+    for of in (1, 2):
+        header = world.pop_header(pollTime=15_000, maxMsgNums=1)
+        assert world.begin(Ask.POP_MESSAGE, header, of=of) is None
+    world.is_writing = False
+    for body in (b"a", b"b"):
+        world.begin(Ask.SEND_MESSAGE_V2, send_header(), body, of=3)
+    world.is_writing = True
+    world.finish_turn()
+    world.pass_time(20, step=20)
+
+    found = [taken(answer)[0].body for of in (1, 2) for answer in world.inbox[of]]
+    assert found == [b"a", b"b"]
+
+
+def test_a_closed_connection_waits_for_nothing(world: PopWorld) -> None:
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(pollTime=15_000), of=2) is None
+
+    world.core.disconnected(2)
+
+    assert not world.state.pops.waiting
+    world.send(b"new")
+    assert world.bodies() == [b"new"]
+
+
+def test_who_only_waits_is_told_of_a_message_and_takes_none(world: PopWorld) -> None:
+    header = world.pop_header(pollTime=15_000)
+    assert world.begin(Ask.NOTIFICATION, header, of=2) is None
+    opaque = world.last_opaque
+
+    world.send(b"new")
+
+    answer = there(world.reply_to(opaque, of=2))
+    assert answer.ext_fields == {"hasMsg": "true", "pollingFull": "false"}
+    assert world.bodies() == [b"new"]
+
+
+def test_who_only_waits_is_told_when_nothing_came(world: PopWorld) -> None:
+    assert world.begin(Ask.NOTIFICATION, world.pop_header(pollTime=1_000)) is None
+    opaque = world.last_opaque
+
+    world.pass_time(1_000)
+
+    assert there(world.reply_to(opaque)).ext_fields["hasMsg"] == "false"
+
+
+def test_waiting_pops_are_counted_by_queue(world: PopWorld) -> None:
+    for queue_id in (-1, 0, 0):
+        world.begin(Ask.POP_MESSAGE, world.pop_header(pollTime=9_000, queueId=queue_id))
+
+    counts = [
+        world.ask(Ask.POLLING_INFO, world.pop_header(queueId=each)).ext_fields["pollingNum"]
+        for each in (-1, 0)
+    ]
+    assert counts == ["1", "2"]
+
+
+def test_a_peek_takes_nothing(world: PopWorld) -> None:
+    send_some(world, 3)
+
+    for _ in range(2):
+        answer = world.ask(Ask.PEEK_MESSAGE, world.pop_header(maxMsgNums=2))
+        assert (answer.code, answer.ext_fields["restNum"]) == (Answer.SUCCESS, "3")
+    assert world.bodies() == [b"0", b"1", b"2"]
+    assert world.ask(Ask.PEEK_MESSAGE, world.pop_header()).code == Answer.PULL_NOT_FOUND
