@@ -4,7 +4,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def ours(directory: Path) -> ReliableMQBroker:
     return ReliableMQBroker(directory, settings=SETTINGS)
 
 
-BROKERS = {"apache": apache, "ours": ours}
+BROKERS: dict[str, Callable[[Path], Broker]] = {"apache": apache, "ours": ours}
 
 
 class Popper:
@@ -297,11 +297,12 @@ def kill(broker: Broker) -> None:
 def test_a_store_changes_hands_while_messages_are_popped(
     tmp_path: Path, way: str, *, is_killed: bool
 ) -> None:
-    brokers = [apache(tmp_path), ours(tmp_path)]
+    brokers: list[Broker] = [apache(tmp_path), ours(tmp_path)]
     if way == "to apache":
         brokers.reverse()
+    first, second = brokers
     with skipped_without_java():
-        early, again, late = hand_over(*brokers, tmp_path, is_killed=is_killed)
+        early, again, late = hand_over(first, second, tmp_path, is_killed=is_killed)
 
     assert early == []
     assert again == [b"2", b"3", b"4", b"5"]
