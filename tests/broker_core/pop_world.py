@@ -8,7 +8,7 @@ from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.pop_handle import PopHandle, kind_of
+from reliable_mq.wire.pop_handle import PopHandle, kind_of, parse_handle
 from reliable_mq.wire.record import Record, iter_records
 
 INVISIBLE_MS = 10_000
@@ -31,10 +31,12 @@ class Taken(NamedTuple):
 class PopWorld(BrokerWorld):
     """One broker with a topic, and a group that pops it."""
 
-    def __init__(self, disk: MemoryDisk | None = None, queues: int = 1, **properties: str) -> None:
+    queues = 1
+
+    def __init__(self, disk: MemoryDisk | None = None, **properties: str) -> None:
         super().__init__(disk, **{"mappedFileSizeTimerLog": "65536", **properties})
         if TOPIC not in self.state.topics.by_name:
-            self.create_topic(TOPIC, queues)
+            self.create_topic(TOPIC, self.queues)
 
     def pop_header(self, **changes: object) -> dict[str, object]:
         return {
@@ -51,9 +53,9 @@ class PopWorld(BrokerWorld):
             **changes,
         }
 
-    def pop(self, *, of: int = 1, **changes: object) -> list[Taken]:
+    def pop(self, **changes: object) -> list[Taken]:
         """Pop, and return what came."""
-        answer = self.ask(Ask.POP_MESSAGE, self.pop_header(**changes), of=of)
+        answer = self.ask(Ask.POP_MESSAGE, self.pop_header(**changes))
         assert answer.code in (0, 210), answer.remark
         return taken(answer)
 
@@ -90,6 +92,12 @@ class PopWorld(BrokerWorld):
         self.start()
 
 
+class ManyQueues(PopWorld):
+    """A broker whose topic has four queues."""
+
+    queues = 4
+
+
 def ack_header(message: Taken, **changes: object) -> dict[str, object]:
     return {
         "consumerGroup": GROUP,
@@ -113,12 +121,9 @@ def taken(answer: Command) -> list[Taken]:
         topic, group = record.topic, GROUP
         popped = record.property_map().get("POP_CK")
         if popped is not None:
-            fields = popped.split(" ")
-            handle = PopHandle(
-                *map(int, fields[:4]), fields[4], fields[5], int(fields[6]), int(fields[7])
-            )
+            handle = parse_handle(popped)
             real = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
-            found.append(Taken(record, real[fields[4]], handle))
+            found.append(Taken(record, real[handle.kind], handle))
             continue
         kind = kind_of(topic)
         key = f"{kind} {record.queue_id}"

@@ -15,6 +15,7 @@ from tests.broker_core.pop_world import (
     INVISIBLE_MS,
     RETRY,
     RETRY_V2,
+    ManyQueues,
     PopWorld,
     Taken,
     ack_header,
@@ -33,10 +34,10 @@ def world() -> Iterator[PopWorld]:
     world.check()
 
 
-def send_some(world: PopWorld, count: int, **changes: str) -> list[bytes]:
+def send_some(world: PopWorld, count: int) -> list[bytes]:
     bodies = [b"%d" % number for number in range(count)]
     for body in bodies:
-        world.send(body, **changes)
+        world.send(body)
     return bodies
 
 
@@ -67,7 +68,7 @@ def test_the_reply_says_how_to_build_handles(world: PopWorld) -> None:
 def test_a_message_that_is_not_acknowledged_comes_back_in_its_millisecond(
     world: PopWorld,
 ) -> None:
-    send_some(world, 1, TAGS="red", KEYS="k")
+    world.send(b"0", TAGS="red", KEYS="k")
     world.pop()
 
     world.pass_time(INVISIBLE_MS - 1, step=20)
@@ -133,7 +134,7 @@ def test_an_acknowledgement_that_is_too_late_changes_nothing(world: PopWorld) ->
 
 
 def test_messages_of_all_queues_are_popped_and_come_back() -> None:
-    world = PopWorld(queues=4)
+    world = ManyQueues()
     for number in range(8):
         world.send(b"%d" % number, queue_id=number % 4)
 
@@ -146,7 +147,7 @@ def test_messages_of_all_queues_are_popped_and_come_back() -> None:
 
 
 def test_one_queue_alone_can_be_popped() -> None:
-    world = PopWorld(queues=2)
+    world = ManyQueues()
     world.send(b"a", queue_id=0)
     world.send(b"b", queue_id=1)
 

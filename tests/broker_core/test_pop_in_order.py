@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, there
-from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, Taken, taken
+from tests.broker_core.pop_world import INVISIBLE_MS, ManyQueues, PopWorld, Taken, taken
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
@@ -162,7 +162,7 @@ def test_an_acknowledgement_wakes_a_pop_that_waits_for_the_queue(world: PopWorld
 
 
 def test_one_queue_does_not_hold_up_another() -> None:
-    world = PopWorld(queues=2)
+    world = ManyQueues()
     world.send(b"a", queue_id=0)
     pop(world)
     world.send(b"b", queue_id=1)

@@ -227,7 +227,7 @@ def test_a_restart_of_the_name_server_makes_nobody_stand_in(
         async with acting_world(tmp_path, ALL, **BEATS) as world:
             await world.copied()
             registrar = world.brokers["master"]._registrar
-            registrar._addresses = ()  # the master is late
+            registrar.addresses = ()  # the master is late
             await world.restart_name_server()
             routes = world.name_server._core.routes
             await eventually(lambda: routes.members("DefaultCluster", "pair").keys() == {1})

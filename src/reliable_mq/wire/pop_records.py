@@ -123,6 +123,7 @@ def encode_checkpoint(checkpoint: PopCheckpoint) -> bytes:
             "n": len(checkpoint.offsets),
             "pt": popped_ms,
             "q": queue_id,
+            "reviveTime": checkpoint.revive_ms,
             "ro": 0,
             "so": start,
             "t": topic,

@@ -22,7 +22,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.peer_texts import read_json_as
 
-_POP, _PULL = "POP", "PULL"
+_POP: Literal["POP"] = "POP"
 _AVERAGE, _BY_CIRCLE = "AVG", "AVG_BY_CIRCLE"
 _ALL_QUEUES = -1
 
@@ -41,7 +41,7 @@ def query_assignment(state: BrokerState, request: Request) -> Command | None:
     asked = read_json_as(body_of(request.command), _AskedAssignment)
     mode = state.request_modes.mode_of(asked.topic, asked.consumer_group)
     if mode is None or is_retry_topic(asked.topic):
-        mode = RequestMode(topic=asked.topic, consumer_group=asked.consumer_group, mode=_PULL)
+        mode = RequestMode(topic=asked.topic, consumer_group=asked.consumer_group)
     places = state.topic_brokers.places(asked.topic, request, request.now_ms)
     if places is None:
         return None  # the request comes again when this is known
