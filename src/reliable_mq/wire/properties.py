@@ -41,6 +41,7 @@ UNIQ_KEY = "UNIQ_KEY"
 CLUSTER = "CLUSTER"
 SHARDING_KEY = "__SHARDINGKEY"
 POP_CK = "POP_CK"
+POP_CK_OFFSET = "POP_CK_OFFSET"  # of a message that came back: its checkpoint, and its place there
 FIRST_POP_TIME = "1ST_POP_TIME"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # a producer sets this instant or one of the two delays
