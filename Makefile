@@ -127,7 +127,7 @@ fuzz: ready ## odd and huge requests at real servers, odd records and store file
 crash: ready ## kill a process at each of its steps in every mode, and write docs/evidence/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/evidence/crash_matrix.md
 	$(BIN)/pytest -m long tests/reconcile tests/replication $(PYTEST)
-	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies or ends_its_transaction" $(PYTEST)
+	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies or ends_its_transaction or repairs_of_everything" $(PYTEST)
 
 chaos: ready ## kill and stop everything at random under load, then count; MINUTES=120 SEED=17 BROKER=apache DATABASES=2 SLAVES=1
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %) \

@@ -52,7 +52,16 @@
     "patroni standby replica slave",
     "stripe payment external api",
     "least privilege right grant role",
+    "priority priorities urgent",
+    "visibility lease claim renewed",
+    "mask hide redact filter",
+    "staging copy",
+    "phone telemetry home",
+    "flower dashboard",
+    "stolen leak leaked compromised",
+    "block blocks stuck holds skip",
     "move migrate sqlite",
+    "java golang nodejs rust php ruby dotnet language",
   ];
 
   function stem(word) {

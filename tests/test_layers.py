@@ -50,7 +50,9 @@ ARROWS: dict[str, frozenset[str]] = {
     "client": VALUES | {"extras", "outcomes", "wire"},
     "database": VALUES | {"extras"},
     "outbox": VALUES | {"database"},
-    "idempotency": VALUES | {"database", "client", "outbox.calls_apart", "outbox.sql_transaction"},
+    "idempotency": VALUES
+    | {"database", "client"}
+    | {"outbox.calls_apart", "outbox.async_transaction", "outbox.sql_transaction"},
     "confirm": VALUES | {"database", "outbox", "idempotency"},
     "escalate": VALUES | {"extras", "wire", "database", "client", "outbox", "confirm"},
     "consume": VALUES

@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from reliable_mq.client.thread_client import Client
     from reliable_mq.idempotency.keyed_function import IdempotentCall, injected
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
+    from reliable_mq.outbox.async_transaction import AsyncTransaction
     from reliable_mq.outbox.cloud_events import CloudEvent
     from reliable_mq.outbox.schema import schema
-    from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+    from reliable_mq.outbox.sql_transaction import Transaction
     from reliable_mq.outcomes import Consumed, Reject, Retry
     from reliable_mq.outcomes import Dead as Dead  # old words, see `__getattr__`
     from reliable_mq.outcomes import Later as Later
@@ -65,7 +66,7 @@ _HOMES = {
     "AsyncClient": "reliable_mq.client.asyncio_client",
     "AsyncPullConsumer": "reliable_mq.client.consuming.asyncio_pull_consumer",
     "AsyncSimpleConsumer": "reliable_mq.client.consuming.asyncio_simple_consumer",
-    "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
+    "AsyncTransaction": "reliable_mq.outbox.async_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
     "CloudEvent": "reliable_mq.outbox.cloud_events",

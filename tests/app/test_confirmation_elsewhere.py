@@ -19,6 +19,7 @@ QUICK: dict[str, Any] = {
     "resend_waits_seconds": (0.3, 1.0),
     "retry_waits_seconds": (0.2,),
     "resend_interval_seconds": 0.1,
+    "resend_backlog_wait_seconds": 0.5,
     "send_outside_transaction": "allow",
 }
 

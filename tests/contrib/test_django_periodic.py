@@ -37,7 +37,7 @@ def test_a_tick_has_its_rows_and_its_messages_or_nothing(
             raise errors.pop(0)
         return {"orders": Order.objects.count(), "in a block": connection.in_atomic_block}
 
-    sender, now = mq._periodic_senders()["main"], time.time()
+    sender, now = mq._life.periodic_senders()["main"], time.time()
     counts = [sender.run_once(now + 100.0 * each) for each in range(4)]
 
     assert [(each.failed, each.ticks) for each in counts[1:]] == [(1, 0), (1, 0), (0, 1)]

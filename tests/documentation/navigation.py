@@ -34,6 +34,7 @@ HOW_TO: tuple[str, ...] = (
         "faststream",
         "alembic",
         "plain_sql",
+        "other_languages",
     ),
     *(
         "several_databases",

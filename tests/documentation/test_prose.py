@@ -34,6 +34,14 @@ def test_a_planted_fault_is_found(text: str, fault: str) -> None:
     assert any(fault in each for each in faults(text))
 
 
+@pytest.mark.parametrize("folder", ["tutorial", "how-to", "reference", "explanation"])
+def test_a_page_for_users_names_no_file_of_our_tests(folder: str) -> None:
+    """Users have the wheel, not the checkout: a page says what they can do or see."""
+    found = [page for page in (ROOT / "docs" / folder).glob("*.md") if "tests/" in page.read_text()]
+
+    assert found == []
+
+
 def test_code_and_tables_are_no_sentences() -> None:
     text = f"Short.\n\n| {'word ' * 99} |\n\n```\n{'word ' * 99}\n```\n"
 

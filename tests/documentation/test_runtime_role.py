@@ -39,7 +39,7 @@ def test_a_role_with_the_rights_of_the_page_runs_an_application(
     postgres_url: str, tmp_path: Path
 ) -> None:
     part = PAGE.read_text().partition("## Rights of the runtime's role\n")[2]
-    (grants,) = re.findall(r"```sql\n(.*?)```", part.partition("\n## ")[0], re.DOTALL)
+    (grants,) = re.findall(r"```sql\n(.*?)```", part.partition("\n##")[0], re.DOTALL)
     owner = ReliableMQ("shop", broker=f"embedded:{tmp_path}/owner", database=postgres_url)
     owner.create_tables()
     owner.close()

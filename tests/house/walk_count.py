@@ -31,7 +31,7 @@ _HANDLERS = "reliable-mq-handler"
 # Callbacks and threads that come by the clock; all whose names end with `_forever` do, too.
 _BY_THE_CLOCK = frozenset({"NameServer._expire", "NoticeThread._run", "LogWriter._saved"})
 # What only runs other functions is not the first function of a piece of work.
-_RUNNERS = frozenset({"LoopThread._serve", "ReliableMQ.resend_forever", "_serve"})
+_RUNNERS = frozenset({"LoopThread._serve", "Life.resend_forever", "_serve"})
 _COROUTINE_FLAGS = 0x80 | 0x200  # CO_COROUTINE, CO_ASYNC_GENERATOR
 _BEGIN_MAX = 10  # the last instruction of a coroutine that has not been suspended yet, at most
 

@@ -7,8 +7,9 @@ from sqlalchemy import select, text
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope, source_of
+from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.transaction_block import source_of
 
 
 class Bench:

@@ -251,10 +251,26 @@ def test_one_id_can_be_written_once(bench: Bench) -> None:
             insert_order(tx.session)
             tx.send("orders", {"id": 1}, message_id="C" * 32)
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(MessageRefused, match=f"the message id {'C' * 32} is used already") as told:
         again()
 
+    assert isinstance(told.value.__cause__, IntegrityError)
     assert (bench.ids(), bench.orders()) == (["C" * 32], 0)
+
+
+def test_one_id_can_be_written_once_also_by_send_many(bench: Bench) -> None:
+    def send(*ids: str) -> None:
+        with bench.transaction() as tx:
+            insert_order(tx.session)
+            tx.send_many("orders", ids, message_id=str)
+
+    with pytest.raises(MessageRefused, match=f"the message id {'D' * 32} stands twice"):
+        send("C" * 32, "D" * 32, "D" * 32)
+    send("C" * 32)
+    with pytest.raises(MessageRefused, match="one of these 2 message ids is used already"):
+        send("C" * 32, "D" * 32)
+
+    assert (bench.ids(), bench.orders()) == (["C" * 32], 1)
 
 
 def test_a_send_after_the_block_is_refused_instead_of_lost(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""`reliable-mq reconcile` as a process: bad input, output, and no Java on the machine."""
+"""`reliable-mq reconcile`: bad input; and as a process its output, and no Java on the machine."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from sqlalchemy import select
 from tests.reconcile.cases import Cases
 from tests.reconcile.ledgers import StoreWriter, TableWriter, message_id
 
+from reliable_mq.cli import main
 from reliable_mq.database.sql_database import Database
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
@@ -65,16 +66,22 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_1(
-    ledgers: tuple[str, str], tmp_path: Path, change: dict[str, str | None], says: str
+    ledgers: tuple[str, str],
+    tmp_path: Path,
+    change: dict[str, str | None],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Given bad input, then exit code 1 and not 2, which means findings; nothing is written."""
     words = {"--db": ledgers[0], "--store": ledgers[1], "--out": str(tmp_path / "out"), **change}
 
-    done = run(*(word for name, value in words.items() if value for word in (name, value)))
+    typed = [word for name, value in words.items() if value for word in (name, value)]
+    with pytest.raises(SystemExit) as ended:
+        main.run(["reconcile", *typed])
 
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (1, "")
+    (line,) = printed.err.splitlines()
     assert line.startswith("error: ")
     assert says in line
     assert not (tmp_path / "out").exists()

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, insert, select
 from sqlalchemy.orm import Session
+from tests.steps import EVERY_STEP
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
@@ -16,7 +17,8 @@ from reliable_mq.reconcile.repairs.repair import Repair, RepairAction
 from reliable_mq.reconcile.repairs.sql_repair import RepairOrder, RepairOutcome, repair_all
 
 WAIT = 60.0
-ORDERS = 80
+ORDERS = 80 if EVERY_STEP else 25
+"""Each order is repaired again and again while others are placed. `make crash` has all of them."""
 PAYMENTS = Table(
     "payments", MetaData(), Column("number", Integer, primary_key=True), Column("id", String(32))
 )

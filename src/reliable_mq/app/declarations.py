@@ -27,6 +27,8 @@ def _named(function: Callable[..., Any]) -> str:
 
 _WARNINGS_MAX = 1000
 """The most topics and tags that are warned of: millions of tags must not fill the memory."""
+_SPARE_CONNECTIONS = 4
+_PRODUCER_CONNECTIONS = 16
 _KNOWN_MAX = 1000
 """The most topics and tags whose groups are kept in `known_groups`, for the same reason."""
 
@@ -94,6 +96,11 @@ class Declarations:
     def groups(self) -> frozenset[str]:
         """The consumer groups that have a handler here, or that a declared topic must reach."""
         return frozenset(self._consumers).union(*self._topics.values())
+
+    def connections_wanted(self, database: str) -> int:
+        """Return how many connections this process may use at once to a database."""
+        handlers = sum(each.concurrency for each in self.consumers if each.database == database)
+        return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
     def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
         """Return the lease of each consumer group, seconds, by the name of its database."""

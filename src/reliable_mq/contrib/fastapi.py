@@ -32,7 +32,8 @@ from reliable_mq.contrib.request_transaction import (
 )
 from reliable_mq.errors import UsageError
 from reliable_mq.extras import extra_of
-from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+from reliable_mq.outbox.async_transaction import AsyncTransaction
+from reliable_mq.outbox.sql_transaction import Transaction
 
 with extra_of("reliable_mq.contrib.fastapi"):
     from fastapi import APIRouter, Depends, params

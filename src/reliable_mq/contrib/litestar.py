@@ -23,7 +23,7 @@ from reliable_mq.contrib.asgi import lifespan
 from reliable_mq.contrib.health import liveness, readiness
 from reliable_mq.extras import extra_of
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.sql_transaction import AsyncTransaction
+from reliable_mq.outbox.async_transaction import AsyncTransaction
 
 with extra_of("reliable_mq.contrib.litestar"):
     from litestar import MediaType, Response, Router, get

@@ -12,7 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransactionOrigin
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.outbox.sql_transaction import AsyncTransaction, Given, Transaction, source_of
+from reliable_mq.outbox.async_transaction import AsyncTransaction
+from reliable_mq.outbox.sql_transaction import Transaction
+from reliable_mq.outbox.transaction_block import Given, source_of
 
 __all__ = ["async_request_transaction", "is_begun_by_its_owner", "request_transaction"]
 

@@ -35,7 +35,7 @@ class LackingRight(NamedTuple):
 def lacking_rights(connection: Connection, database: Database) -> list[LackingRight]:
     """Return the rights in our tables that the connection's account lacks.
 
-    SELECT, INSERT and UPDATE in all, DELETE where rows end, USAGE of the sequences.
+    SELECT and INSERT in all, UPDATE except in the audit, DELETE where rows end, USAGE of sequences.
     Tables that are missing are left out. SQLite has no rights.
     """
     if database.dialect == "postgresql":
@@ -50,6 +50,8 @@ def _needed(database: Database, table: Table) -> tuple[str, ...]:
         *(database.stubs, database.logs, database.confirmations, database.keys, database.calls),
         *(database.escalations, database.alerts, database.periodic_ticks, database.processes),
     )
+    if table is database.audit:
+        return ("SELECT", "INSERT")
     always = ("SELECT", "INSERT", "UPDATE")
     return (*always, "DELETE") if any(table is each for each in with_ends) else always
 

@@ -14,8 +14,9 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import outlives
-from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+from reliable_mq.outbox.sql_transaction import Transaction
 
 _SCOPED = (scoped_session, async_scoped_session)
 _SESSIONS = (Session, AsyncSession, scoped_session, async_scoped_session)

@@ -30,7 +30,8 @@ from reliable_mq.idempotency.callers_sessions import (
 )
 from reliable_mq.idempotency.key_reading import field_of
 from reliable_mq.idempotency.sql_calls import CallDecision, CallFound, KeyedCall
-from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+from reliable_mq.outbox.async_transaction import AsyncTransaction
+from reliable_mq.outbox.sql_transaction import Transaction
 from reliable_mq.settings import SECONDS_MAX
 
 _WANTED = "give what names the request, such as an order number or its Idempotency-Key"

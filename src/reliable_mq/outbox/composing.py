@@ -5,7 +5,8 @@ Refuses a message that could not be sent, found or stored later, while the calle
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
@@ -334,3 +335,19 @@ def checked_id(message_id: str) -> str:
             f"message_id {message_id!r} must have {_ID_LENGTH} characters of a-z A-Z 0-9 _ -"
         )
     return message_id
+
+
+def ids_used(stubs: Sequence[Stub]) -> MessageRefused:
+    """Return the error of message ids that a caller chose, and one of which is in the table."""
+    times = Counter(stub.message_id for stub in stubs)
+    ((most, count),) = times.most_common(1)
+    if count > 1:
+        told = f"the message id {most} stands twice in one call"
+    elif len(times) == 1:
+        told = f"the message id {most} is used already"
+    else:
+        told = f"one of these {len(times)} message ids is used already"
+    return MessageRefused(
+        f"{told}: give each message an id of its own, or leave message_id out; roll back this"
+        " transaction or its savepoint"
+    )

@@ -68,7 +68,6 @@ class HalfOutbox(SqlOutbox):
 
     def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:
         self._halves.roll_back(stubs)
-        super()._not_inserted(stubs, now, error)
         made = f"{int(now * 1000):0{_TIME_DIGITS}X}"
         if isinstance(error, IntegrityError) and all(s.message_id.startswith(made) for s in stubs):
             raise HalfRolledBack(
@@ -76,3 +75,4 @@ class HalfOutbox(SqlOutbox):
                 "answer was: no stub. This took longer than the broker's transactionTimeOut; run "
                 "the transaction again"
             ) from error
+        super()._not_inserted(stubs, now, error)

@@ -10,99 +10,41 @@ rolled back.
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
 from reliable_mq.database.sql_transactions import LOST, Handover, remember_stubs, watch
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
-from reliable_mq.outbox.calls_apart import innermost_call, outlives
+from reliable_mq.outbox.async_transaction import AsyncTransaction
+from reliable_mq.outbox.calls_apart import innermost_call
 from reliable_mq.outbox.cloud_events import Envelope
-from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
+from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions, ids_used
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.transaction_block import (
+    Source,
+    TransactionBlock,
+    argument_for,
+    missing_attribute,
+    refuse_commit,
+    taken_back,
+)
 from reliable_mq.topic import Topic, name_of
 
-Source = Session | Connection | AsyncSession | AsyncConnection
-"""What a transaction can run on."""
-Given = Source | scoped_session[Session] | async_scoped_session[AsyncSession]
-"""What `mq.transaction(…)` accepts."""
-
-S = TypeVar("S")
-C = TypeVar("C")
 T = TypeVar("T")
 
 
-class _Block(Generic[S, C]):
-    """The block of one transaction. After its end it refuses sends: nothing would commit them.
-
-    Invariant: it has a session or a connection, never both.
-    """
-
-    is_open = True
-
-    def __init__(self, outbox: "SqlOutbox", *, session: S | None, connection: C | None) -> None:
-        self._outbox = outbox
-        self._call = innermost_call()
-        self._session = session
-        self._connection = connection
-
-    @property
-    def session(self) -> S:
-        """The session of this transaction.
-
-        Raises:
-            UsageError: the transaction runs on a connection, or an idempotent function must not
-                use it.
-        """
-        if self._session is None:
-            raise UsageError("this transaction has a connection, not a session: use tx.connection")
-        self._check_call()
-        return self._session
-
-    @property
-    def connection(self) -> C:
-        """The Core connection that was passed to `mq.transaction`.
-
-        Raises:
-            UsageError: a session was passed, or nothing; or an idempotent function must not use it.
-        """
-        if self._connection is None:
-            raise UsageError("this transaction has a session: use tx.session.connection()")
-        self._check_call()
-        return self._connection
-
-    @property
-    def source(self) -> S | C:
-        """The session or the connection of this transaction.
-
-        Raises:
-            UsageError: the block has ended, or an idempotent function must not use it.
-        """
-        self._check_open()
-        return self.connection if self._session is None else self._session
-
-    def _check_open(self) -> None:
-        if not self.is_open:
-            raise _ended()
-        self._check_call()
-
-    def _check_call(self) -> None:
-        call = innermost_call()
-        if call is not None and call is not self._call and call.is_running:
-            raise outlives(call.name)
-
-
-class Transaction(_Block[Session, Connection]):
+class Transaction(TransactionBlock[Session, Connection]):
     """The `tx` of `with mq.transaction() as tx`: its session or connection, and `send`."""
 
     def __init__(self, outbox: "SqlOutbox", source: Session | Connection) -> None:
@@ -142,7 +84,7 @@ class Transaction(_Block[Session, Connection]):
 
         Raises:
             MessageRefused: the payload, the topic's name or another part cannot be sent. Tag
-                and keys have 255 printable characters at most.
+                and keys have 255 printable characters at most. A message has this id already.
             UsageError: both times are given. A time cannot be read, has no time zone, or lies
                 more than a hundred years ahead. A time is beyond `timer_range_seconds` and the
                 message has an ordering key. The id or a group's name is malformed. The transaction
@@ -171,85 +113,6 @@ class Transaction(_Block[Session, Connection]):
         """
         self._check_open()
         return self._outbox.write_many(self._source, name_of(topic), payloads, **options)
-
-
-class AsyncTransaction(_Block[AsyncSession, AsyncConnection]):
-    """The `tx` of `async with mq.transaction() as tx`: its session, and `await tx.send(…)`."""
-
-    def __init__(
-        self,
-        outbox: "SqlOutbox",
-        *,
-        session: AsyncSession | None,
-        connection: AsyncConnection | None,
-    ) -> None:
-        super().__init__(outbox, session=session, connection=connection)
-        self._unawaited: set[SendAwaitable[Any]] = set()
-
-    def send(
-        self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]
-    ) -> Coroutine[Any, Any, str]:
-        """Send `payload` if and only if this transaction commits; see `Transaction.send`.
-
-        You must await it. A block with an unawaited `send` raises at its end and is rolled back.
-        """
-        name = name_of(topic)
-        return self._sending(
-            lambda source: self._outbox.write_stub(source, name, payload, **options)
-        )
-
-    def send_many(
-        self, topic: str | Topic[T], payloads: Iterable[T], **options: Unpack[ManyOptions[T]]
-    ) -> Coroutine[Any, Any, list[str]]:
-        """Send every payload in few statements; see `Transaction.send_many`. You must await it."""
-        name = name_of(topic)
-        return self._sending(
-            lambda source: self._outbox.write_many(source, name, payloads, **options)
-        )
-
-    def _sending(self, write: Callable[[Session | Connection], T]) -> "SendAwaitable[T]":
-        self._check_open()
-        source = self.session if self._connection is None else self._connection
-        return SendAwaitable(source.run_sync(write), self._unawaited)
-
-    def check_sent(self) -> None:
-        """Check that every `send` of this block was awaited.
-
-        Raises:
-            UsageError: a `send` was not awaited.
-        """
-        if self._unawaited:
-            for each in list(self._unawaited):
-                each.close()
-            raise UsageError("tx.send(…) was not awaited in this block: write `await tx.send(…)`")
-
-
-class SendAwaitable(Coroutine[Any, Any, T]):
-    """A started `send`. It remembers whether it was awaited."""
-
-    def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[SendAwaitable[Any]]") -> None:
-        self._work = work
-        self._unawaited = unawaited
-        unawaited.add(self)
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        self._unawaited.discard(self)
-        return self._work.__await__()
-
-    def send(self, value: Any) -> Any:
-        """Continue the coroutine; called by the task that runs it."""
-        self._unawaited.discard(self)
-        return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        """Throw an error into the coroutine; called by the task that runs it."""
-        self._unawaited.discard(self)
-        return self._work.throw(*error)
-
-    def close(self) -> None:
-        """Close the coroutine; it no longer counts as unawaited."""
-        self._unawaited.discard(self)
-        self._work.close()
 
 
 class TransactionScope:
@@ -284,14 +147,14 @@ class TransactionScope:
     def __enter__(self) -> Transaction:
         given = self._given
         if isinstance(given, AsyncSession | AsyncConnection):
-            kind, name = type(given).__name__, _argument(given)
+            kind, name = type(given).__name__, argument_for(given)
             raise UsageError(f"an {kind} needs `async with mq.transaction({name})`")
         source = self._new_session() if given is None else given
         self._joined = source.in_transaction()
         if not self._joined:
             source.begin()
         if given is None and isinstance(source, Session):
-            source.commit = _refuse_commit  # type: ignore[method-assign]
+            source.commit = refuse_commit  # type: ignore[method-assign]
             source.info[LOST] = 0
         self._block = block = Transaction(self._outbox, source)
         if block._call is not None:
@@ -316,7 +179,7 @@ class TransactionScope:
         if self._joined:
             return
         source = block._source
-        vars(source).pop("commit", None)  # that of `_refuse_commit`
+        vars(source).pop("commit", None)  # that of `refuse_commit`
         lost = source.info.pop(LOST, 0) if isinstance(source, Session) else 0
         try:
             if error is None and not lost:
@@ -330,12 +193,12 @@ class TransactionScope:
             if self._given is None:
                 source.close()
         if error is None and lost:
-            raise _taken_back(lost)
+            raise taken_back(lost)
 
     async def __aenter__(self) -> AsyncTransaction:
         given = self._given
         if isinstance(given, Session | Connection):
-            kind, name = type(given).__name__, _argument(given)
+            kind, name = type(given).__name__, argument_for(given)
             raise UsageError(f"a {kind} needs `with mq.transaction({name})`, without async")
         source = self._new_async_session() if given is None else given
         self._joined = source.in_transaction()
@@ -343,7 +206,7 @@ class TransactionScope:
             await source.begin()
         if isinstance(source, AsyncSession):
             if given is None:
-                source.sync_session.commit = _refuse_commit  # type: ignore[method-assign]
+                source.sync_session.commit = refuse_commit  # type: ignore[method-assign]
                 source.sync_session.info[LOST] = 0
             block = AsyncTransaction(self._outbox, session=source, connection=None)
         else:
@@ -369,7 +232,7 @@ class TransactionScope:
             return
         lost = 0
         if isinstance(source, AsyncSession):
-            vars(source.sync_session).pop("commit", None)  # that of `_refuse_commit`
+            vars(source.sync_session).pop("commit", None)  # that of `refuse_commit`
             lost = source.sync_session.info.pop(LOST, 0)
         try:
             if error is None:
@@ -385,61 +248,7 @@ class TransactionScope:
             if self._given is None:
                 await source.close()
         if error is None and lost:
-            raise _taken_back(lost)
-
-
-def source_of(given: Given) -> Source:
-    """Return the session or connection that a block runs on.
-
-    Raises:
-        UsageError: `given` is neither a session nor a connection.
-    """
-    if isinstance(given, scoped_session | async_scoped_session):
-        given = given()  # the session of this thread or task
-    if isinstance(given, Session | Connection | AsyncSession | AsyncConnection):
-        return given
-    raise UsageError(
-        f"mq.transaction({type(given).__name__}): pass a Session, AsyncSession, Connection or "
-        "AsyncConnection, or nothing"
-    )
-
-
-def _refuse_commit() -> None:
-    """Refuse a commit within the block that made the session.
-
-    Raises:
-        UsageError: always.
-    """
-    raise UsageError(
-        "tx.session.commit() within mq.transaction(): the block commits rows and messages together"
-        " at its end; leave the call out, or pass a session of your own"
-    )
-
-
-def _taken_back(lost: int) -> UsageError:
-    """Return the error of a block that would succeed, though its session has lost messages."""
-    return UsageError(
-        f"tx.session.rollback() within mq.transaction() has taken back {lost} message(s) of the "
-        "block, and nothing of it is committed: raise an exception instead, or undo a part with "
-        "`with tx.session.begin_nested():`"
-    )
-
-
-def missing_attribute(owner: object, name: str) -> AttributeError:
-    """Return the error for an attribute that there is not; for that of a block, how to get one."""
-    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    if name in ("send", "send_many", "session", "connection"):
-        call = f"{name}(…)" if name.startswith("send") else name
-        text += f": write `with mq.transaction() as tx: tx.{call}`"
-    return AttributeError(text, name=name, obj=owner)
-
-
-def _ended() -> UsageError:
-    return UsageError("this transaction has ended: send inside its `with` block")
-
-
-def _argument(given: object) -> str:
-    return "connection" if isinstance(given, Connection | AsyncConnection) else "session"
+            raise taken_back(lost)
 
 
 class SqlOutbox:
@@ -547,6 +356,8 @@ class SqlOutbox:
         """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
+        if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
+            raise ids_used(stubs) from error
 
     def _connection_of(self, source: Session | Connection) -> Connection:
         """Return the connection for the stubs, after the caller's changes were flushed to it.

@@ -294,7 +294,7 @@ class MessageWorld:
         if consumers:
             self._connections.start_worker("consumers", consumers, mq.databases)
         mq._half_messages.join()
-        self._periodic = list(mq._periodic_senders().values())
+        self._periodic = list(mq._life.periodic_senders().values())
         self._fire_ticks()  # from now on their ticks count
 
     def _end_life(self) -> None:

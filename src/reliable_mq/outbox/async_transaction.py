@@ -1,0 +1,119 @@
+"""`AsyncTransaction`: the `tx` of `async with mq.transaction()`, whose sends must be awaited.
+
+Receives the session or connection of the block; writes stubs by the outbox. Refuses the end of a
+block with a `send` that nobody awaited: its message would be missing.
+"""
+
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, Protocol, TypeVar, Unpack
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.errors import UsageError
+from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.transaction_block import TransactionBlock
+from reliable_mq.topic import Topic, name_of
+
+T = TypeVar("T")
+
+
+class StubWriter(Protocol):
+    """Writes stubs into the transaction of a session or a connection; see `SqlOutbox`."""
+
+    def write_stub(
+        self,
+        source: Session | Connection,
+        topic: str,
+        payload: Any,
+        **options: Unpack[StubOptions],
+    ) -> str: ...
+
+    def write_many(
+        self,
+        source: Session | Connection,
+        topic: str,
+        payloads: Iterable[Any],
+        **options: Unpack[ManyOptions[Any]],
+    ) -> list[str]: ...
+
+
+class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
+    """The `tx` of `async with mq.transaction() as tx`: its session, and `await tx.send(…)`."""
+
+    def __init__(
+        self,
+        outbox: StubWriter,
+        *,
+        session: AsyncSession | None,
+        connection: AsyncConnection | None,
+    ) -> None:
+        super().__init__(session=session, connection=connection)
+        self._outbox = outbox
+        self._unawaited: set[SendAwaitable[Any]] = set()
+
+    def send(
+        self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]
+    ) -> Coroutine[Any, Any, str]:
+        """Send `payload` if and only if this transaction commits; see `Transaction.send`.
+
+        You must await it. A block with an unawaited `send` raises at its end and is rolled back.
+        """
+        name = name_of(topic)
+        return self._sending(
+            lambda source: self._outbox.write_stub(source, name, payload, **options)
+        )
+
+    def send_many(
+        self, topic: str | Topic[T], payloads: Iterable[T], **options: Unpack[ManyOptions[T]]
+    ) -> Coroutine[Any, Any, list[str]]:
+        """Send every payload in few statements; see `Transaction.send_many`. You must await it."""
+        name = name_of(topic)
+        return self._sending(
+            lambda source: self._outbox.write_many(source, name, payloads, **options)
+        )
+
+    def _sending(self, write: Callable[[Session | Connection], T]) -> "SendAwaitable[T]":
+        self._check_open()
+        source = self.session if self._connection is None else self._connection
+        return SendAwaitable(source.run_sync(write), self._unawaited)
+
+    def check_sent(self) -> None:
+        """Check that every `send` of this block was awaited.
+
+        Raises:
+            UsageError: a `send` was not awaited.
+        """
+        if self._unawaited:
+            for each in list(self._unawaited):
+                each.close()
+            raise UsageError("tx.send(…) was not awaited in this block: write `await tx.send(…)`")
+
+
+class SendAwaitable(Coroutine[Any, Any, T]):
+    """A started `send`. It remembers whether it was awaited."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[SendAwaitable[Any]]") -> None:
+        self._work = work
+        self._unawaited = unawaited
+        unawaited.add(self)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._unawaited.discard(self)
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Continue the coroutine; called by the task that runs it."""
+        self._unawaited.discard(self)
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Throw an error into the coroutine; called by the task that runs it."""
+        self._unawaited.discard(self)
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """Close the coroutine; it no longer counts as unawaited."""
+        self._unawaited.discard(self)
+        self._work.close()
