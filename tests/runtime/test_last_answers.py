@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from typing import cast
 
 import pytest
 from tests.runtime.echo_server import Echo, connect, run, serving, set_shares
@@ -27,10 +28,9 @@ async def _slow_reader(echo: Echo) -> tuple[asyncio.StreamReader, asyncio.Stream
 async def _answering(echo: Echo, writer: asyncio.StreamWriter, count: int) -> ServerConnection:
     """Ask for long answers, until the first one is on its way."""
     writer.write(encode_command(request(9, body=bytes(1_024))) * count)
-    await eventually(
-        lambda: any(each._outbox.frames for each in echo.listener.connections.values())
-    )
-    (connection,) = echo.listener.connections.values()
+    held = cast("dict[int, ServerConnection]", echo.listener.connections)
+    await eventually(lambda: any(each._outbox.frames for each in held.values()))
+    (connection,) = held.values()
     return connection
 
 

@@ -309,13 +309,6 @@ class BrokerCore:
         for request in self.state.topic_brokers.told(topic, places, now_ms):
             self._handle(request)
 
-    @property
-    def has_woken(self) -> bool:
-        """Whether the next turn has waiting pulls or pops to answer, or what they have stored."""
-        state = self.state
-        waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        return bool(waiting or state.store.log.pending)
-
     def disconnected(self, connection_id: int) -> None:
         """Remove a closed connection."""
         self.state.pulls.forget(connection_id)
@@ -351,7 +344,7 @@ class BrokerCore:
         if state.pops.ready or state.notifications.ready:
             self._pop_wakes.answer_ready(now_ms)
         self._room = _WAITING_COST_MAX
-        if state.popped.is_due:
+        if state.popped.acks or state.popped.replies:
             try_to_record_acks(state)
         if state.halves.is_op_due:
             state.try_to_record_settled()
@@ -374,7 +367,7 @@ class BrokerCore:
         now_ms: int = 0,
         answer: Callable[[list[Answer]], None] | None = None,
         report: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> bool:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
         Releases the replies that waited for this, then dispatches the visible records. No command
@@ -388,6 +381,9 @@ class BrokerCore:
                 those to the pulls that the dispatch woke. Default None: they leave with the next
                 ones.
             report: tells a slave's master what is stored, before the dispatch for the same reason.
+
+        Returns:
+            Whether the next turn has waiting pulls or pops to answer, or what they have stored.
 
         Raises:
             OSError, StoreError: when a queue cannot be written for a reason other than lack of
@@ -414,6 +410,8 @@ class BrokerCore:
                 answer(answers.take_ready())
         if store.upkeep.due:
             store.upkeep.flush_due()
+        waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
+        return bool(waiting or store.log.pending)
 
     def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
         """Note how far the slaves have the log that a synchronous master waits for.

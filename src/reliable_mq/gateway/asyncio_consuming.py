@@ -18,7 +18,7 @@ from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.handles import read_handle
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.receiving import Popped, message_of, popped_of
+from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
 from reliable_mq.names import EVERY_TAG, tags_of
@@ -109,7 +109,7 @@ class Consuming:
         made = TYPES["ReceiveMessageResponse"]
         status = made()
         answers = [status]
-        found: list[Popped] = []
+        found: list[PoppedMessage] = []
         try:
             session = await self._session_of(caller)
             found = await self._pop(caller, call, session)
@@ -148,7 +148,7 @@ class Consuming:
         session.seen_at = asyncio.get_running_loop().time()
         return session
 
-    async def _pop(self, caller: Caller, call: Any, session: Session) -> list[Popped]:
+    async def _pop(self, caller: Caller, call: Any, session: Session) -> list[PoppedMessage]:
         """Return the messages for a receive."""
         if session.kind is ClientKind.PRODUCER:
             raise RpcRefused(Code.BAD_REQUEST, "a producer receives no messages")
@@ -196,13 +196,15 @@ class Consuming:
             raise refused_by_broker(answer.code, answer.remark)
         return self._matching(answer, broker, call, session)
 
-    def _matching(self, answer: Command, broker: str, call: Any, session: Session) -> list[Popped]:
+    def _matching(
+        self, answer: Command, broker: str, call: Any, session: Session
+    ) -> list[PoppedMessage]:
         """Return those messages of a pop that the client gets; acknowledge or bury the others."""
         topic, group = call.message_queue.topic.name, call.group.name
         wanted = frozenset[str]()
         if call.filter_expression.type != _SQL:
             wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
-        found: list[Popped] = []
+        found: list[PoppedMessage] = []
         try:
             for each in popped_of(answer.ext_fields, answer.body, broker):
                 if wanted and EVERY_TAG not in wanted and each.properties.get(p.TAGS) not in wanted:

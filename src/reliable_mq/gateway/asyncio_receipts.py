@@ -17,7 +17,7 @@ from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.receiving import Popped
+from reliable_mq.gateway.receiving import PoppedMessage
 from reliable_mq.gateway.renewals import Held
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
@@ -64,7 +64,7 @@ class Receipts:
         self._sessions = sessions
         self._background: set[asyncio.Task[Any]] = set()
 
-    def keep(self, session: Session, call: Any, found: Iterable[Popped]) -> None:
+    def keep(self, session: Session, call: Any, found: Iterable[PoppedMessage]) -> None:
         """Renew messages from now on."""
         now = now_ms()
         for each in found:
@@ -74,7 +74,7 @@ class Receipts:
                 held = Held(topic, each.handle, each.attempts, now)
                 session.held[call.group.name, message_id, each.handle] = held
 
-    def let_go(self, topic: str, group: str, found: Iterable[Popped]) -> None:
+    def let_go(self, topic: str, group: str, found: Iterable[PoppedMessage]) -> None:
         """Give back messages whose client has gone."""
         for each in found:
             handle = read_handle(each.handle)

@@ -28,7 +28,7 @@ _NOT_THE_USERS = RESERVED | {
 }
 
 
-class Popped(NamedTuple):
+class PoppedMessage(NamedTuple):
     """A message that was handed out. `check`: its `POP_CK`, without the offset in the log."""
 
     record: Record
@@ -52,7 +52,7 @@ def _by_queue(text: str | None) -> dict[tuple[str, str], str]:
     return found
 
 
-def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[Popped]:
+def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[PoppedMessage]:
     """Yield the messages in the answer to a pop.
 
     Raises:
@@ -80,7 +80,7 @@ def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[Popp
             )
             if count is not None and count.isdecimal():
                 attempts = max(attempts, int(count))
-        yield Popped(record, found, check, attempts)
+        yield PoppedMessage(record, found, check, attempts)
 
 
 def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: str = "") -> Any:

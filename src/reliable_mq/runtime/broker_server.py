@@ -88,14 +88,12 @@ class BrokerServer:
     def __init__(
         self, options: BrokerOptions, on_broken: OnBroken = die, make: Making = Replication
     ) -> None:
-        self._options = options
-        self._on_broken = on_broken
+        self._options, self._on_broken = options, on_broken
         self._loop: asyncio.AbstractEventLoop
         self._tls = ServerTls(options.tls)
         self._listener = self.listener = Listener(self, tls=self._tls)
         self.name_server: NameServer | None = None
-        self._turn_is_due = False
-        self._turn_began_ms = 0
+        self._turn_is_due, self._turn_began_ms = False, 0
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
@@ -316,16 +314,18 @@ class BrokerServer:
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
-        if self._core.has_woken or state.works.busy:  # they need more than one turn
+        waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
+        if waiting or state.works.busy or state.store.log.pending:  # it needs more than one turn
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            core, copies, report = self._core, self._replication, self._replication.report
-            core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send, report=report)
+            core, copies, send = self._core, self._replication, self._send
+            now, report = now_ms(), copies.report
+            again = core.stored(end, durable=is_durable, now_ms=now, answer=send, report=report)
             if copies.master is not None:
                 copies.master.stored()
-            if core.has_woken:  # nothing else can become due here
+            if again:  # nothing else can become due here
                 self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)

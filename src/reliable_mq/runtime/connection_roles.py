@@ -80,8 +80,15 @@ class HeldConnection(Protocol):
     def close_if_idle(self, silent_since: float) -> None:
         """Close if the peer is silent since before this time."""
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the peer has not got all of its answers, and may still get them."""
+
     def stop_reading(self) -> None:
         """Take no more requests."""
+
+    def finish(self) -> None:
+        """Take no more requests, and go on with the answers that are on their way."""
 
     def close(self) -> None:
         """Close when what is written has left."""

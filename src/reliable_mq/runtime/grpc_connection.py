@@ -370,6 +370,15 @@ class GrpcConnection(asyncio.Protocol):
             self._http2.go_away(Http2Fault.NO_ERROR, "the server stops")
             self._flush()
 
+    def finish(self) -> None:
+        """Begin no more calls, and go on with the answers that are on their way."""
+        self.stop_reading()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the peer has not got all that was written."""
+        return bool(self._transport.get_write_buffer_size()) and not self._transport.is_closing()
+
     def close(self) -> None:
         """Close when all has left."""
         self._is_told = True

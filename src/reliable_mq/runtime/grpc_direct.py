@@ -146,6 +146,15 @@ class DirectBroker(asyncio.Protocol):
         """Ask no more."""
         self._is_closed = True
 
+    def finish(self) -> None:
+        """Ask no more."""
+        self.stop_reading()
+
+    @property
+    def is_answering(self) -> bool:
+        """False: answers do not wait here."""
+        return False
+
     def close(self) -> None:
         """Fail what waits."""
         self._is_closed = True
