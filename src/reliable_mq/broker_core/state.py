@@ -318,6 +318,7 @@ class BrokerState:
             self.store.log.pending
             or self.answers.held
             or self.files.changed
+            or self.files.has_due
             or self.registered_replies
             or self.pulls.ready
             or self.works.busy
