@@ -315,7 +315,7 @@ class BrokerServer:
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
         waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        if waiting or state.works.busy or state.store.log.pending:  # it needs more than one turn
+        if waiting or state.works.busy or state.files.due or state.store.log.pending:
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
