@@ -83,3 +83,19 @@ def test_a_broker_that_starts_waits_until_an_election_is_newer_than_its_log(
             await started.close()
 
     run_scene(scene())
+
+
+def test_a_controller_that_has_forgotten_a_replica_in_sync_changes_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            name_server() as names,
+            small_controller() as controller,
+            serving(tmp_path / "one", names, controller) as first,
+            serving(tmp_path / "two", names, controller),
+        ):
+            await eventually(lambda: controller.in_sync == {1, 2})
+            del controller.addresses[2]
+            await eventually(lambda: first._member.replicas.keys() == {1})
+            assert await status_of_send(names, b"x") == SendStatus.SEND_OK
+
+    run_scene(scene())

@@ -102,9 +102,12 @@ def epochs(address: str) -> list[tuple[int, int]]:
 def send(client: Client, body: bytes) -> bool:
     """Send a message; return whether all replicas in sync have it."""
     try:
-        return client.send(Message(topic="t", body=body)).status == SendStatus.SEND_OK
-    except ReliableMQError:
-        return False
+        status: object = client.send(Message(topic="t", body=body)).status
+    except ReliableMQError as error:
+        status = error
+    if status != SendStatus.SEND_OK:
+        print(f"{body!r}: {status}")  # for the report of a test that fails
+    return status == SendStatus.SEND_OK
 
 
 def end(broker: Broker) -> None:

@@ -351,3 +351,32 @@ def test_a_slave_acknowledges_nothing_while_its_log_is_compared(
         assert kept == [len(log)], "it is compared, and reported"
 
     run_scene(scene())
+
+
+class _Unacknowledged(KeptLog):
+    """Nobody was told of anything that it has."""
+
+    acknowledged = 0
+
+
+def test_a_store_of_which_no_record_is_the_masters_is_not_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Seed 1455 of the simulation: older files of a former master were removed, and what was left
+    was all surplus. What lies before differs, too: its queues have other numbers.
+    """
+    store = _Unacknowledged(end=200)
+    store.start = 1024 * 1024
+
+    async def answer(offset: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode_transfer(offset, b"\x01" * 200))
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    async def scene() -> None:
+        async with pretending(answer) as (port, _reports), following(port, store=store):
+            await eventually(lambda: "have no record in common: give this slave" in caplog.text)
+
+    run_scene(scene())
+    assert store.cuts == []
+    assert store.is_same is False

@@ -343,3 +343,26 @@ def test_no_delayed_message_is_lost_by_a_promotion_at_any_time(
     promoted.pass_time(10_000)
 
     assert {*bodies(promoted)} == had
+
+
+@pytest.mark.parametrize("change", [{"bootTimestamp": "1"}, {"commitLogMaxOffset": "0"}])
+def test_progress_that_speaks_of_a_lost_end_of_the_log_is_not_waited_for(
+    change: dict[str, str],
+) -> None:
+    """Seed 953 of the simulation: a master that lost power, and no message after that."""
+    master = a_master()
+    slave = Slave(master)
+    slave.follow()
+    master.send(b"lost")
+    slave.ask_tables()
+    assert not slave.settle()
+
+    answer = master.ask(Ask.GET_BROKER_RUNTIME_INFO)
+    table = {**fastjson.loads(answer.body)["table"], **change}
+    codes = [asked.code for asked in slave.tables.begin()]
+    answer.body = fastjson.dumps({"table": table})
+    with pytest.raises(ProtocolError, match="started again"):
+        slave.tables.answered(codes[-1], answer, slave.now_ms)
+    slave.tables.lost()  # as its follower does
+    slave.follow()
+    assert not slave.tables.is_waiting

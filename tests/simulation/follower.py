@@ -77,6 +77,7 @@ class Follower(Unjudged):
             raise Violation(f"after a crash the slave ends at {end} of {self._must_survive}")
         if self._is_sync_flush and end < self._promised:
             raise Violation(f"after a crash the slave ends at {end}, promised is {self._promised}")
+        self._promised = min(self._promised, end)  # less: it lost power, and syncs later only
         self._same = min(self._same, end)
         self._note_cut()
         if self.is_former:

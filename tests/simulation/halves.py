@@ -148,14 +148,19 @@ class Halves:
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that halves are asked for; called after a look at the clock.
 
-        A round stops at a half that is young, those behind it come with a later one.
+        A round stops at a half that is young, those behind it come with a later one. After the
+        clock was set back, such a half may be the first one for longer than usual.
         """
         if self._undisturbed_ms is None:
             self._undisturbed_ms = now_ms
         wait_ms = HALF_TIMEOUT_MS + 2 * self._interval_ms + self._slack_ms
-        for transaction in self._pending.values() if self._interval_ms else ():
+        pending = self._pending.values() if self._interval_ms else ()
+        stopped_ms = self._undisturbed_ms  # until then a round may stop before
+        for transaction in sorted(pending, key=lambda each: each.halves[-1].queue_offset):
             last = transaction.halves[-1]
-            since_ms = max(last.born_time_ms + HALF_TIMEOUT_MS, last.shown_ms, self._undisturbed_ms)
+            if not transaction.given_up:
+                stopped_ms = max(stopped_ms, last.born_time_ms + HALF_TIMEOUT_MS)
+            since_ms = max(stopped_ms, last.shown_ms)
             is_due = not transaction.given_up and last.number < self._model.visible
             is_due = is_due and not self._model.is_gone(last)
             if is_due and since_ms + wait_ms < now_ms:

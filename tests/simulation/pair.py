@@ -258,11 +258,14 @@ def tend(slave: Machine, follower: Follower, disk: WatchedDisk, master: BrokerCo
     if core is None:
         return ""
     log = core.state.store.log
-    if 0 < log.end < master.state.store.log.start:
+    starts = (log.start, master.state.store.log.start)
+    has_other = core.state.is_unverified and not disk.is_full
+    lacks_all = has_other and 0 < follower.same <= max(starts)
+    if 0 < log.end <= master.state.store.log.start or lacks_all:  # no record is in both logs
         slave.lose_disk()
         follower.emptied()
         return "the slave gets an empty store"
-    if core.state.is_unverified and not disk.is_full:
+    if has_other:
         cut = begin_of_record(log, follower.same)
         slave.cut_log(cut)
         follower.was_cut(cut)

@@ -100,9 +100,11 @@ class Rivalry:
         self._follower.was_cut(offset)
 
     def _tend(self) -> None:
+        """Do what an operator does, again and again: files of the master's log go meanwhile."""
         master, pair = self._promoted.core, self._pair
         if master is not None:
             pair.world.note(tend(self._former, self._follower, pair.master_disk, master))
+        pair.world.later(_TEND_MS, self._tend)
 
     def note_end(self) -> None:
         """Note what the slave must have soon."""

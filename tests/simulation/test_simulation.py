@@ -41,7 +41,7 @@ WITH_A_SLAVE = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 4])
 def test_a_slave_with_more_than_its_master_is_cut_by_the_operator_and_follows_again(
     seed: int,
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_slave_with_more_than_its_master_is_cut_by_the_operator_and_follows_ag
 
 
 def test_a_former_master_is_fenced_gives_up_what_nobody_was_told_of_and_follows() -> None:
-    outcome = play(0, traces_all=True, changes={**WITH_A_SLAVE, "promotes": True})
+    outcome = play(3, traces_all=True, changes={**WITH_A_SLAVE, "promotes": True})
 
     assert not outcome.violation
     for fact in ("FormerMaster", "the former master is cut by itself"):

@@ -38,6 +38,7 @@ class MasterTables:
         self._answers: list[tuple[RequestCode, bytes]] = []  # of this round, not taken over yet
         self._waiting: list[tuple[RequestCode, bytes]] = []  # of an earlier round
         self.log_end = 0  # of the master, behind `_waiting`
+        self._life = ""  # when the master began, by its own account
         self._known: dict[int, bytes] = {}  # the last reply of each table that was taken over
 
     @property
@@ -52,8 +53,8 @@ class MasterTables:
         if not self._waiting:
             store = self._state.store
             self._asked_at = store.log.end, store.appender.last_time_ms
-            codes += [*_PROGRESS, RequestCode.GET_BROKER_RUNTIME_INFO]
-        return [request(code) for code in codes]
+            codes += [*_PROGRESS]
+        return [request(code) for code in (*codes, RequestCode.GET_BROKER_RUNTIME_INFO)]
 
     def answered(self, code: int, answer: Command, now_ms: int) -> None:
         """Take over a table, or keep it for `settle`.
@@ -73,8 +74,22 @@ class MasterTables:
         elif code in _PROGRESS:
             self._answers.append((code, answer.body))
         else:
-            self.log_end = log_bounds(answer.body)[1]
+            self._take_bounds(answer.body)
+
+    def _take_bounds(self, runtime_info: bytes) -> None:
+        """Note where the master's log ends: what was answered before waits for that.
+
+        Raises:
+            ProtocolError: when the master has started again while its tables wait. It may have lost
+                the end of its log, which they speak of, and which then never comes.
+        """
+        life = _text_of(runtime_info, "bootTimestamp")
+        end = log_bounds(runtime_info)[1]
+        if not self._waiting:
+            self._life, self.log_end = life, end
             self._waiting, self._answers = self._answers, []
+        elif life != self._life or end < self.log_end:
+            raise ProtocolError("the master has started again: its tables are taken over anew")
 
     def settle(self, now_ms: int) -> bool:
         """Take over the tables that waited, if the log is there; return whether it is.
@@ -191,8 +206,12 @@ def epoch_of(runtime_info: bytes) -> int:
 
     Raises: see `log_bounds`.
     """
+    return int(_text_of(runtime_info, "brokerEpoch") or 0)
+
+
+def _text_of(runtime_info: bytes, name: str) -> str:
     table = msgspec.json.decode(runtime_info, type=dict[str, dict[str, str]])["table"]
-    return int(table.get("brokerEpoch", 0))
+    return table.get(name, "")
 
 
 _LATER = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})

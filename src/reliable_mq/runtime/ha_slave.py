@@ -296,12 +296,11 @@ class HaSlave:
             LogsDiffer: when the slave has something else, or more, that may be acknowledged.
         """
         store, (start, end) = self._store, master_range
+        both = f"this store ({store.start} to {store.end}) and master {address} ({start} to {end})"
+        nothing = LogsDiffer(f"{both} have no record in common: give this slave an empty store")
         lowest, common = max(store.start, start), min(store.end, end)
         if store.end <= start:
-            raise LogsDiffer(
-                f"this slave's log ends at {store.end}, and the log of master {address} begins at "
-                f"{start}: nothing can be compared; give the slave an empty store"
-            )
+            raise nothing
         agreed = lowest
         for number, begin in enumerate(comparison_begins(lowest, store.last_record, common)):
             if common <= lowest:
@@ -315,18 +314,19 @@ class HaSlave:
                 agreed = common if common == store.end else store.begin_of_record(common)
                 break
             agreed = store.begin_of_record(comparison.differs_at)
-            if begin <= store.begin_of_record(max(agreed - 1, 0)) < agreed:
+            if agreed > lowest and begin <= store.begin_of_record(agreed - 1) < agreed:
                 break  # a whole record before is the same
             agreed = lowest
         if agreed == store.end:
             return
         store.verified(is_same=False)
+        if agreed == lowest > 0:  # what was before may differ, too: where messages are in queues
+            raise nothing
         if agreed < store.acknowledged:
             raise LogsDiffer(
-                f"this store ({store.start} to {store.end}) and master {address} ({start} to {end})"
-                f" differ from log offset {agreed} on: the {store.end - agreed} bytes here may have"
-                " been acknowledged; to give them up, stop this broker and run `reliable-mq broker "
-                f"truncate --to {agreed}`, which keeps them in a file"
+                f"{both} differ from log offset {agreed} on: the {store.end - agreed} bytes here "
+                "may have been acknowledged; to give them up, stop this broker and run "
+                f"`reliable-mq broker truncate --to {agreed}`, which keeps them in a file"
             )
         store.truncate(agreed)
         raise LogsDiffer(

@@ -126,7 +126,7 @@ class SwitchSlave(HaSlave):
         store.verified(is_same=False)
         here = f"this store (to {store.end}, epochs {_shown(own)})"
         there = f"master {address} (to {welcome.log_end}, epochs {_shown(welcome.epochs)})"
-        if agreed < 0:
+        if agreed < store.start:
             raise LogsDiffer(f"{here} and {there} have no epoch in common: give it an empty store")
         if agreed < store.surely_acknowledged:
             raise LogsDiffer(

@@ -261,8 +261,11 @@ class SwitchedReplication(Replication):
             self._look.set()
 
     def _is_replica(self, number: int) -> bool:
-        """Whether the controller knows a number. It refuses each set with any other number."""
-        return number in self._member.replicas
+        """Whether the controller knows a number, or has known it: it may have lost its data.
+
+        It refuses each set with any other number.
+        """
+        return number in self._member.replicas or number in self._in_sync.awaited
 
     def _look_at_strangers(self, master: SwitchMaster) -> None:
         """Ask the controller about new numbers: they may have joined after the last look."""

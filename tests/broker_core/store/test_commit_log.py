@@ -263,3 +263,19 @@ def test_a_file_of_another_size_is_told_apart_from_another_setting(
 
     with pytest.raises(StoreCorrupt, match=advice):
         CommitLog(disk, 8192 if sizes == [4096] else SEGMENT)
+
+
+def test_a_log_that_was_cut_at_its_begin_can_begin_elsewhere() -> None:
+    """Seed 1710 of the simulation: the slave's log was cut at 0, and its master's begins later."""
+    disk = MemoryDisk()
+    log = CommitLog(disk, SEGMENT)
+    append(log, 100)
+    write_all(log)
+    with pytest.raises(InvariantBroken, match="S1: the log 0 to 100 began"):
+        log.begin_at(2 * SEGMENT)
+    log.cut(0)
+
+    log.begin_at(2 * SEGMENT)
+    assert append(log, 100) == log.start == 2 * SEGMENT
+    write_all(log)
+    assert list(disk.files()) == [f"commitlog/{2 * SEGMENT:020d}"]

@@ -172,11 +172,17 @@ class CommitLog:
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at `offset`: the begin of a segment of the log that is copied.
 
+        Files of a log that was cut at its begin are removed.
+
         Raises:
             InvariantBroken: when the log is not empty, or no segment begins there.
         """
-        if self._firsts or offset % self._segment_size:
+        if (self._firsts and self.start < self.end) or offset % self._segment_size:
             raise InvariantBroken(f"S1: the log {self.start} to {self.end} began at {offset}")
+        self._let_go_of_spare()
+        while self._firsts:
+            self._segments.pop().close()
+            self._disk.remove(segment_path(self._firsts.pop()))
         self.capacity_end = offset
         self.reset_end(offset)
 
