@@ -1,10 +1,12 @@
-"""Checks of what an application connects with: how its leases are opened, and who signs."""
+"""Checks of what an application connects with: its leases, who signs, whose store it is."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 
 from reliable_mq.client.connecting.name_servers import parse_addresses
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, StoreInUse
 from reliable_mq.host_and_port import host_and_port_of, is_loopback
 from reliable_mq.settings import EMBEDDED, Settings
 from reliable_mq.telemetry import application_events
@@ -36,3 +38,19 @@ def warn_unsigned(settings: Settings) -> None:
     places = map(host_and_port_of, parse_addresses(settings.broker))
     if not all(is_loopback(place.host) for place in places):
         application_events.MESSAGES_UNSIGNED.log(log, broker=settings.broker)
+
+
+@contextmanager
+def alone_in(directory: str) -> Iterator[None]:
+    """Say how several processes have one broker, if another one uses an embedded broker's store.
+
+    Raises:
+        StoreInUse: another process, or another application, uses it.
+    """
+    try:
+        yield
+    except StoreInUse as error:
+        raise StoreInUse(
+            f"{error}. An embedded broker is for one process: for several, run reliable-mq broker "
+            f"--store {directory}, and give them its address, broker='HOST:9876'"
+        ) from error

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reliable_mq.app.connection_checks import check_opens, warn_unsigned
+from reliable_mq.app.connection_checks import alone_in, check_opens, warn_unsigned
 from reliable_mq.app.redis_late import check_redis, open_leases
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -201,14 +201,12 @@ class Connections:
             return broker
         directory = broker.removeprefix(EMBEDDED)
         # Imported late: an application with another broker does not need it.
-        from reliable_mq.runtime.broker_server import (  # noqa: PLC0415
-            BrokerOptions,
-            BrokerServer,
-        )
+        from reliable_mq.runtime import broker_server  # noqa: PLC0415
 
-        options = BrokerOptions(store=Path(directory), port=0, name_server_port=0)
-        server = BrokerServer(options)
-        self.loop_thread.run(server.start())
+        options = broker_server.BrokerOptions(store=Path(directory), port=0, name_server_port=0)
+        server = broker_server.BrokerServer(options)
+        with alone_in(directory):
+            self.loop_thread.run(server.start())
         self._broker = server
         return server.name_server_address
 
