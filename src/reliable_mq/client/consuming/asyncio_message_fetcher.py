@@ -111,17 +111,18 @@ class MessageFetcher:
         for daemon in self._daemons:
             daemon.cancel()
         await asyncio.gather(*self._daemons, return_exceptions=True)
-        await self.give_back(self._not_running())
+        await self.give_back(self._drop_unused())
         self.group.budget.cancel_wait(self._room.set)
         for queue in self.group.popped_queues:
             queue.release()  # handlers that still run have no say any more
         await self.acks.close(ACK_SECONDS)
 
-    def _not_running(self) -> list[PopLease]:
+    def _drop_unused(self) -> list[PopLease]:
+        """Drop all messages that no handler has, and return their leases."""
         return [
-            lease
+            queue.drop(offset)
             for queue in self.group.popped_queues
-            for offset, lease in queue.leases.items()
+            for offset in list(queue.leases)
             if not queue.is_running(offset)
         ]
 
@@ -259,10 +260,12 @@ class MessageFetcher:
             for offset in queue.expired(now):
                 queue.drop(offset)
             waiting = set(queue.ready_offsets)
-            for offset, lease in queue.leases.items():
-                if lease.renew_at > now or lease.is_changing:
-                    continue
-                (unused if offset in waiting else used).append(lease)
+            due = [at for at, lease in queue.leases.items() if lease.renew_at <= now]
+            for offset in due:
+                if offset in waiting:
+                    unused.append(queue.drop(offset))  # at once: no handler may begin it now
+                elif not queue.leases[offset].is_changing:
+                    used.append(queue.leases[offset])
         seconds = self.group.subscription.invisible_seconds
         for at in range(0, len(used), RENEWED_AT_ONCE):
             some = used[at : at + RENEWED_AT_ONCE]
@@ -280,14 +283,10 @@ class MessageFetcher:
             )
 
     async def give_back(self, leases: list[PopLease]) -> None:
-        """Let messages come back at once: this member does not handle them.
+        """Let messages come back at once that no queue here has any more.
 
         If a broker does not take this, they come back when their lease ends.
         """
-        for lease in leases:
-            queue = self.group.find(lease.message.queue)
-            if isinstance(queue, PoppedQueue) and lease.message.queue_offset in queue.leases:
-                queue.drop(lease.message.queue_offset)  # first: no handler may begin them now
         for at in range(0, len(leases), RENEWED_AT_ONCE):
             some = [each for each in leases[at : at + RENEWED_AT_ONCE] if not each.is_changing]
             await self._client.run(change_invisible(self.group, some, 0.0))

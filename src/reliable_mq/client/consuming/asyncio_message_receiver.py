@@ -293,7 +293,7 @@ class AsyncMessageReceiver(AsyncSimpleConsumer):
         await asyncio.gather(*tasks, return_exceptions=True)
         left: list[PopLease] = []
         for queue in self.group.popped_queues:
-            left += queue.leases.values()
+            left += [queue.drop(offset) for offset in list(queue.leases)]
             self._leases.forget(queue)
         try:
             await self._fetcher.give_back(left)
