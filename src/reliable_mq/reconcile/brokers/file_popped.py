@@ -7,9 +7,11 @@ log backwards, to where everything is over. It opens files for reading only.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE, RECORD_SIZE_MAX
-from reliable_mq.reconcile.brokers.file_queues import UNIT, QueueFiles, is_offset_name, queues_of
+from reliable_mq.reconcile.brokers.file_queues import UNITS, QueueFiles, is_offset_name, queues_of
 from reliable_mq.reconcile.brokers.offset_table import Progress
 from reliable_mq.reconcile.brokers.popped import (
     INVISIBLE_MS_MAX,
@@ -19,11 +21,13 @@ from reliable_mq.reconcile.brokers.popped import (
     holds_checkpoints,
     in_flight,
 )
+from reliable_mq.wire.java_hash import java_string_hash
 from reliable_mq.wire.properties import REAL_TOPIC
 from reliable_mq.wire.properties import TAGS as TAG
 from reliable_mq.wire.record import Record, decode_record
 
-_BLOCK = 1024
+_BLOCK = 4096
+_TAG_CODES = frozenset(map(java_string_hash, TAGS))
 
 
 def read_in_flight(store: str, now_ms: int) -> Progress:
@@ -35,8 +39,8 @@ def read_in_flight(store: str, now_ms: int) -> Progress:
     """
     root = Path(store)
     queues = [queue for queue in queues_of(root) if holds_checkpoints(queue.topic)]
-    if not any(queue.topic.startswith(REVIVE_PREFIX) for queue in queues):
-        return {}  # nobody has ever popped here
+    if not queues:
+        return {}
     folder = root / "commitlog"
     segments = sorted(path for path in folder.iterdir() if is_offset_name(path.name))
     oldest_ms = now_ms - INVISIBLE_MS_MAX - LATE_MS
@@ -51,23 +55,41 @@ def _newest(
     low, high = queue.bounds()
     while high > low:
         first = max(low, high - _BLOCK)
-        for index in range(high - 1, first - 1, -1):
-            unit = queue.read_units(index, 1)
-            if len(unit) < CONSUME_QUEUE_UNIT_SIZE:
+        units = _units(queue, first, high)
+        for offset, size, tags_code in reversed(units.tolist()):
+            if tags_code not in _TAG_CODES:
                 continue
-            offset, size, _ = UNIT.unpack(unit)
             record = _record(segments, offset, size)
-            if record is None:
-                continue
-            if record.store_time_ms < oldest_ms:
-                return
-            properties = record.property_map()
-            of_revive = queue.topic.startswith(REVIVE_PREFIX) or properties.get(
-                REAL_TOPIC, ""
-            ).startswith(REVIVE_PREFIX)
-            if of_revive and (tag := properties.get(TAG, "")) in TAGS:
+            if record is not None and (tag := _tag_of_note(queue.topic, record)):
                 yield tag, record.body
+        if not len(units) or _is_before(segments, units[0], oldest_ms):
+            return
         high = first
+
+
+def _units(queue: QueueFiles, first: int, end: int) -> np.ndarray:
+    """Return the units of a queue from `first` to `end` - 1; some may lie in the next file."""
+    data = b""
+    while (missing := end - first - len(data) // CONSUME_QUEUE_UNIT_SIZE) > 0:
+        more = queue.read_units(end - missing, missing)
+        if len(more) < CONSUME_QUEUE_UNIT_SIZE:
+            break
+        data += more[: len(more) // CONSUME_QUEUE_UNIT_SIZE * CONSUME_QUEUE_UNIT_SIZE]
+    return np.frombuffer(data, UNITS)
+
+
+def _tag_of_note(topic: str, record: Record) -> str:
+    """Return the tag of a checkpoint or an acknowledgement; "": the record is something else."""
+    properties = record.property_map()
+    real = topic if topic.startswith(REVIVE_PREFIX) else properties.get(REAL_TOPIC, "")
+    tag = properties.get(TAG, "")
+    return tag if real.startswith(REVIVE_PREFIX) and tag in TAGS else ""
+
+
+def _is_before(segments: Sequence[Path], unit: np.void, oldest_ms: int) -> bool:
+    """Return whether the record of a unit was stored before a time; also if it is gone."""
+    record = _record(segments, int(unit["offset"]), int(unit["size"]))
+    return record is None or record.store_time_ms < oldest_ms
 
 
 def _record(segments: Sequence[Path], offset: int, size: int) -> Record | None:

@@ -27,8 +27,8 @@ GROUPS = "subscriptionGroup.json"
 TOPICS = "topics.json"
 QUEUES = "consumequeue"
 
-UNIT = struct.Struct(">qiq")
-_UNITS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_UNIT = struct.Struct(">qiq")
+UNITS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _BLANK_UNIT_SIZE_FIELD = 0x7FFFFFFF
 _NAME_LENGTH = 20
 _BLOCK_UNITS = 4096
@@ -59,7 +59,7 @@ class QueueFiles:
     def _unit(self, index: int) -> tuple[int, int]:
         """Return (log offset, size) of a unit. Size 0: it was not written."""
         data = self.read_units(index, 1)
-        return UNIT.unpack(data)[:2] if len(data) == UNIT.size else (0, 0)
+        return _UNIT.unpack(data)[:2] if len(data) == _UNIT.size else (0, 0)
 
     def bounds(self) -> tuple[int, int]:
         """Return the first unit of the files, and the one after the last, including blanks."""
@@ -143,7 +143,7 @@ class QueueFiles:
                     count = min(len(data) // CONSUME_QUEUE_UNIT_SIZE, high - first)
                     if count <= 0:
                         break
-                    yield first, np.frombuffer(data, _UNITS, count)
+                    yield first, np.frombuffer(data, UNITS, count)
                     first += count
 
 
@@ -163,14 +163,14 @@ class DeliveryTimes:
     def __call__(self, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
         """Return the time in milliseconds since the epoch, or None if the queue lacks it."""
         first, block = self._blocks.get(queue_id, (0, b""))
-        at = (queue_offset - first) * UNIT.size
+        at = (queue_offset - first) * _UNIT.size
         if not 0 <= at < len(block):
             block = self._read(queue_id, queue_offset)
             self._blocks[queue_id] = (queue_offset, block)
             at = 0
-        if at + UNIT.size > len(block):
+        if at + _UNIT.size > len(block):
             return None
-        offset, _, time = UNIT.unpack_from(block, at)
+        offset, _, time = _UNIT.unpack_from(block, at)
         return time if offset == log_offset else None
 
     def _read(self, queue_id: int, queue_offset: int) -> bytes:
