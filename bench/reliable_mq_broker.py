@@ -139,7 +139,12 @@ class ReliableMQProxy:
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
-        words = [word for k, v in self._settings.items() for word in ("--set", f"{k}={v}")]
+        words: list[str] = []
+        if self._settings:
+            file = self._directory / "proxy.conf"
+            file.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+            file.chmod(0o600)
+            words = ["--config", str(file)]
         names = ("--namesrv", self._name_servers)
         port = ("--port", self.address.rpartition(":")[2])
         self.process = LoggedProcess(

@@ -70,7 +70,8 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"resend.topic_gate", "resend.sql_topics", "retention.windows"},
     "gateway": VALUES | {"extras", "wire", "broker_core.names", "client.connecting.routes"},
     "runtime": VALUES
-    | {"access", "wire", "name_server", "broker_core", "failover", "gateway", "replication"},
+    | {"access", "wire", "name_server", "broker_core", "extras", "failover", "gateway"}
+    | {"replication"},
 }
 # The shells of a station may import these too.
 SHELL_ARROWS: dict[str, frozenset[str]] = {

@@ -17,8 +17,8 @@ from reliable_mq.gateway.http2_frames import (
     PREFACE,
     RESET,
     STREAMS_MAX,
-    Fault,
     Http2Error,
+    Http2Fault,
     frame_of,
 )
 
@@ -168,21 +168,21 @@ def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     ("what", "fault"),
     [
-        (frame_of(0, 0, 1, b"x"), Fault.PROTOCOL_ERROR),
-        (frame_of(1, 4, 2, HEAD), Fault.PROTOCOL_ERROR),
-        (frame_of(5, 4, 2, b""), Fault.PROTOCOL_ERROR),
-        (frame_of(6, 0, 0, b"short"), Fault.FRAME_SIZE_ERROR),
-        (frame_of(8, 0, 0, b"\0\0\0\0"), Fault.FLOW_CONTROL_ERROR),
-        (frame_of(8, 0, 0, b"\x7f\xff\xff\xff"), Fault.FLOW_CONTROL_ERROR),
-        (frame_of(4, 0, 0, b"12345"), Fault.FRAME_SIZE_ERROR),
-        (frame_of(1, 4, 1, b"\x80"), Fault.COMPRESSION_ERROR),
-        (frame_of(9, 0, 1, HEAD), Fault.PROTOCOL_ERROR),
-        (frame_of(1, 0, 1, HEAD) + frame_of(6, 0, 0, b"x" * 8), Fault.PROTOCOL_ERROR),
-        (b"\x7f\xff\xff\0\0\0\0\0\1", Fault.FRAME_SIZE_ERROR),
-        (frame_of(1, 4 | 8, 1, b"\x09abc"), Fault.PROTOCOL_ERROR),
+        (frame_of(0, 0, 1, b"x"), Http2Fault.PROTOCOL_ERROR),
+        (frame_of(1, 4, 2, HEAD), Http2Fault.PROTOCOL_ERROR),
+        (frame_of(5, 4, 2, b""), Http2Fault.PROTOCOL_ERROR),
+        (frame_of(6, 0, 0, b"short"), Http2Fault.FRAME_SIZE_ERROR),
+        (frame_of(8, 0, 0, b"\0\0\0\0"), Http2Fault.FLOW_CONTROL_ERROR),
+        (frame_of(8, 0, 0, b"\x7f\xff\xff\xff"), Http2Fault.FLOW_CONTROL_ERROR),
+        (frame_of(4, 0, 0, b"12345"), Http2Fault.FRAME_SIZE_ERROR),
+        (frame_of(1, 4, 1, b"\x80"), Http2Fault.COMPRESSION_ERROR),
+        (frame_of(9, 0, 1, HEAD), Http2Fault.PROTOCOL_ERROR),
+        (frame_of(1, 0, 1, HEAD) + frame_of(6, 0, 0, b"x" * 8), Http2Fault.PROTOCOL_ERROR),
+        (b"\x7f\xff\xff\0\0\0\0\0\1", Http2Fault.FRAME_SIZE_ERROR),
+        (frame_of(1, 4 | 8, 1, b"\x09abc"), Http2Fault.PROTOCOL_ERROR),
     ],
 )
-def test_who_breaks_the_rules_is_told_goodbye(what: bytes, fault: Fault) -> None:
+def test_who_breaks_the_rules_is_told_goodbye(what: bytes, fault: Http2Fault) -> None:
     connection = begun()
     with pytest.raises(Http2Error) as caught:
         connection.feed(what, 0.0)
@@ -203,7 +203,7 @@ def test_frames_that_bring_nothing_are_bounded(what: bytes) -> None:
     connection = begun()
     with pytest.raises(Http2Error) as caught:
         connection.feed(what * 5_000, 0.0)
-    assert caught.value.fault == Fault.ENHANCE_YOUR_CALM
+    assert caught.value.fault == Http2Fault.ENHANCE_YOUR_CALM
 
 
 def test_a_ping_a_second_is_answered_for_ever() -> None:
@@ -222,7 +222,7 @@ def test_streams_that_are_reset_at_once_are_bounded() -> None:
     ]
     with pytest.raises(Http2Error) as caught:
         connection.feed(b"".join(pairs), 0.0)
-    assert caught.value.fault == Fault.ENHANCE_YOUR_CALM
+    assert caught.value.fault == Http2Fault.ENHANCE_YOUR_CALM
 
 
 def test_a_header_block_without_an_end_is_bounded() -> None:
@@ -230,7 +230,7 @@ def test_a_header_block_without_an_end_is_bounded() -> None:
     connection.feed(frame_of(1, 0, 1, HEAD), 0.0)
     with pytest.raises(Http2Error) as caught:
         connection.feed(frame_of(9, 0, 1, b"x" * 10_000) * 100, 0.0)
-    assert caught.value.fault == Fault.ENHANCE_YOUR_CALM
+    assert caught.value.fault == Http2Fault.ENHANCE_YOUR_CALM
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10", b"PRI * HTTP/1.1\r\n"])

@@ -23,10 +23,12 @@ ENDPOINTS = ("apache", "proxy", "ours")
 BROKER_SETTINGS = {
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
-    "transactionCheckInterval": "2000",
-    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "3000",
+    "transactionTimeOut": "5000",
     "autoCreateTopicEnable": "false",
 }
+
+_NOT_SUPPORTED = 3
 
 
 class Endpoint(NamedTuple):
@@ -35,6 +37,15 @@ class Endpoint(NamedTuple):
     name: str
     address: str
     broker: str
+
+    @property
+    def has_pop(self) -> bool:
+        """Whether the broker hands out messages for a time."""
+        link = BlockingLink(self.broker, 10)
+        try:
+            return link.call(request(RequestCode.POP_MESSAGE)).code != _NOT_SUPPORTED
+        finally:
+            link.close()
 
     def make_topic(self, name: str, kind: str, queues: int = 4) -> None:
         """Create a topic that takes one kind of messages."""

@@ -14,6 +14,7 @@ from tests.waiting import TURNS, eventually
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
 from reliable_mq.runtime.listener import Listener
+from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.wire.command import encode_command, reply, request
 from reliable_mq.wire.record import pack_host
 
@@ -185,6 +186,7 @@ def test_answers_keep_a_connection_alive() -> None:
             reader, writer = await connect(echo)
             assert await is_served(reader, writer)
             (connection,) = echo.listener.connections.values()
+            assert isinstance(connection, ServerConnection)
             loop, last = asyncio.get_running_loop(), connection._last_used
             await eventually(lambda: loop.time() > last)
             silent_since = loop.time()

@@ -17,6 +17,7 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import KEYS, UNIQ_KEY, encode_properties
@@ -75,6 +76,7 @@ def test_a_large_message_comes_whole_and_others_are_answered_meanwhile(
             other = await other_of(server)
             opaques = [peer.put(RequestCode.PULL_MESSAGE, pull_of(0)) for _ in range(16)]
             (connection, *_) = server._listener.connections.values()
+            assert isinstance(connection, ServerConnection)
             await eventually(lambda: connection._outbox.frames)
             asked = await other.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
             assert asked.ext_fields["offset"] == "1"
@@ -123,6 +125,7 @@ def test_a_peer_that_reads_a_large_message_slowly_holds_little_memory(tmp_path: 
             await eventually(lambda: set(server._listener.connections) - known)
             (number,) = set(server._listener.connections) - known
             connection = server._listener.connections[number]
+            assert isinstance(connection, ServerConnection)
             reader, writer = await asyncio.open_connection(sock=slow, limit=1_024)
             late = Peer(reader, writer)
             opaques = [late.put(RequestCode.PULL_MESSAGE, pull_of(0)) for _ in range(4)]
@@ -270,7 +273,10 @@ def test_a_message_that_is_removed_while_it_is_sent_ends_the_connection_with_one
             leaver = await other_of(server)
             leaver.put(RequestCode.PULL_MESSAGE, pull_of(0))
             await eventually(
-                lambda: any(c._outbox.frames for c in server._listener.connections.values())
+                lambda: any(
+                    isinstance(each, ServerConnection) and each._outbox.frames
+                    for each in server._listener.connections.values()
+                )
             )
             monkeypatch.setattr(CommitLog, "read", lambda *_: b"")
             await eventually(lambda: "cannot be read any more" in caplog.text)

@@ -55,6 +55,16 @@ Offset = Annotated[
         show_default=False,
     ),
 ]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port for Apache RocketMQ's 5.x clients, which speak gRPC; 0: a free one; default:"
+        " none.",
+        min=0,
+        max=PORT_MAX,
+        show_default=False,
+    ),
+]
 
 
 def command(
@@ -101,15 +111,7 @@ def command(
     settings: server_properties.Settings = None,
     number: Number = 0,
     to: Offset = -1,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port for Apache RocketMQ's 5.x clients, which speak gRPC; 0: a free one.",
-            min=0,
-            max=PORT_MAX,
-            show_default="none",
-        ),
-    ] = None,
+    grpc_port: GrpcPort = None,
     metrics_port: metrics.Port = 0,
     metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
@@ -133,7 +135,7 @@ def command(
         print(change_store(action, _folder(properties, store), _role(properties), number, to))
         return
     options = _options(properties, store, host, port, namesrv_port, namesrv)
-    if uvloop.run(_serve(options, grpc_port, (metrics_host, metrics_port))):
+    if uvloop.run(_serve(options, (metrics_host, metrics_port), grpc_port)):
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
 
 
@@ -194,7 +196,7 @@ def _port(properties: dict[str, str]) -> int:
 
 
 async def _serve(
-    options: BrokerOptions, grpc_port: int | None, metrics_at: tuple[str, int]
+    options: BrokerOptions, metrics_at: tuple[str, int], grpc_port: int | None = None
 ) -> bool:
     """Serve until the broker is stopped; return whether it must start again."""
     if grpc_port is not None:

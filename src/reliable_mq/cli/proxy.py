@@ -51,7 +51,7 @@ def command(
     log_options.write_log(log_format, log_level)
     properties = server_properties.read_server_properties(config, settings or [])
     listed = properties.pop("namesrvAddr", "") if namesrv is None else namesrv
-    names = split_addresses(listed) if listed.strip(" ;,") else []
+    names = list(split_addresses(listed)) if listed.strip(" ;,") else []
     if not names:
         raise ConfigurationError("--namesrv is missing: name the name servers of the cluster")
     uvloop.run(_serve(names, host, port, properties))

@@ -31,6 +31,7 @@ INVISIBLE_MS_MIN = 10_000
 WAITING_MAX = 20_000
 """The most receives that wait at brokers at a time."""
 _MARGIN_SECONDS = 2.0
+_SETTINGS_SECONDS, _SETTINGS_TRIES = 1.0, 20
 _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
 _SQL = 2
 _NEWEST = 1  # where a group begins that has consumed nothing yet
@@ -110,7 +111,7 @@ class Consuming:
         answers = [status]
         found: list[Popped] = []
         try:
-            session = self._session_of(caller)
+            session = await self._session_of(caller)
             found = await self._pop(caller, call, session)
             status.status.code, status.status.message = Code.OK, "OK"
             for each in found:
@@ -131,8 +132,14 @@ class Consuming:
         if not write(answers) and found:
             self._receipts.let_go(call.message_queue.topic.name, call.group.name, found)
 
-    def _session_of(self, caller: Caller) -> Session:
+    async def _session_of(self, caller: Caller) -> Session:
+        """Return the client; it may begin to receive before its settings have come."""
         session = self._sessions.find(caller.client_id)
+        for _ in range(_SETTINGS_TRIES):
+            if session is not None:
+                break
+            await asyncio.sleep(_SETTINGS_SECONDS / _SETTINGS_TRIES)
+            session = self._sessions.find(caller.client_id)
         if session is None:
             raise RpcRefused(
                 Code.INTERNAL_SERVER_ERROR,

@@ -5,7 +5,7 @@ own. It receives calls whose bytes are decoded, and gives answers; it knows noth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused
+from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream
 from reliable_mq.wire.codes import RequestCode
@@ -115,22 +115,26 @@ class Gateway:
     def asked(self, address: str, command: Command) -> Command | None:
         """Take a request of a broker: it asks how a transaction has ended."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            broker = command.ext_fields.get("bname") or self._name_of(address)
-            self._producing.check_back(broker, command)
+            self._soon(self._check_back(address, command))
         return None
 
-    def _name_of(self, address: str) -> str:
-        for each in self.upstream.known_brokers():
-            if address in each.addresses.values():
-                return each.name
-        return ""
+    async def _check_back(self, address: str, command: Command) -> None:
+        broker = command.ext_fields.get("bname", "")
+        if not broker:
+            found = self.upstream.known_brokers() or await self.upstream.brokers()
+            broker = next((each.name for each in found if address in each.addresses.values()), "")
+        self._producing.check_back(broker, command)
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.get_running_loop().create_task(_quietly(work))
+        self._hurry.add(task)
+        task.add_done_callback(self._hurry.discard)
 
     def _producer_came(self, session: Session) -> None:
         """Tell brokers at once about a topic that had no producer."""
         if not session.topics <= self._asked_about:
-            task = asyncio.get_running_loop().create_task(self._beat_once())
-            self._hurry.add(task)
-            task.add_done_callback(self._hurry.discard)
+            self._soon(self._beat_once())
 
     async def _beat_forever(self) -> None:
         while True:
@@ -143,7 +147,7 @@ class Gateway:
         brokers: dict[str, Broker] = {}
         for topic in sorted(self.sessions.topics_of_producers()):
             try:
-                if MessageKind.TRANSACTION in await self.upstream.kinds(topic):
+                if KindOfMessage.TRANSACTION in await self.upstream.kinds(topic):
                     brokers |= (await self.upstream.route(topic)).brokers
                     topics.append(topic)
             except RpcRefused:
@@ -170,6 +174,14 @@ class Gateway:
             await self.upstream.ask(address, command, _BEAT_SECONDS)
         except RpcRefused:
             return
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Do something that is tried again later if it fails."""
+    try:
+        await work
+    except RpcRefused:
+        return
 
 
 def refusal(name: str, code: Code, text: str) -> Any:

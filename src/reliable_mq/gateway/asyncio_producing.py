@@ -15,7 +15,7 @@ from reliable_mq.errors import RecordError
 from reliable_mq.gateway import sending
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused, refused_by_broker
+from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sessions import Sessions
@@ -39,7 +39,7 @@ _PLACE_FIELDS = 3
 _ID_SIZE_MAX = 1024
 
 
-class Place(NamedTuple):
+class HalfPlace(NamedTuple):
     """Where a half message lies."""
 
     broker: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
         return f"{message_id}@{self.broker}@{self.queue_offset}@{self.log_offset}"
 
 
-def place_of(transaction_id: str) -> Place:
+def place_of(transaction_id: str) -> HalfPlace:
     """Return where the half message of a transaction lies.
 
     Raises:
@@ -62,7 +62,7 @@ def place_of(transaction_id: str) -> Place:
     _, *place = transaction_id[-_ID_SIZE_MAX:].rsplit("@", _PLACE_FIELDS)
     try:
         broker, queue_offset, log_offset = place
-        return Place(broker, int(queue_offset), int(log_offset))
+        return HalfPlace(broker, int(queue_offset), int(log_offset))
     except ValueError as error:
         raise RpcRefused(
             Code.INTERNAL_SERVER_ERROR,
@@ -124,9 +124,9 @@ class Producing:
         entry.offset = offset
         if recall:
             entry.recall_handle = recall
-        if outgoing.kind is MessageKind.TRANSACTION:
+        if outgoing.kind is KindOfMessage.TRANSACTION:
             log_offset = decode_offset_message_id(stored_id).commit_log_offset
-            entry.transaction_id = Place(broker, offset, log_offset).transaction_id(message_id)
+            entry.transaction_id = HalfPlace(broker, offset, log_offset).transaction_id(message_id)
         return response
 
     async def end_transaction(self, _caller: Caller, call: Any) -> Any:
@@ -153,7 +153,7 @@ class Producing:
         """Answer a RecallMessage."""
         topic = call.topic.name
         sending.check_topic(topic)
-        if MessageKind.DELAY not in await self._upstream.kinds(topic):
+        if KindOfMessage.DELAY not in await self._upstream.kinds(topic):
             raise RpcRefused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 f"topic {topic} takes no delayed messages: there is nothing to recall",
@@ -175,7 +175,7 @@ class Producing:
             record = decode_record(command.body)
             found = record.property_map()
             fields = command.ext_fields
-            place = Place(
+            place = HalfPlace(
                 broker, int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
             )
         except (RecordError, KeyError, ValueError):

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from reliable_mq.client.connecting.routes import Broker, Route, decode_cluster, decode_route
 from reliable_mq.errors import ConnectionLost, ProtocolError, RequestTimeout, Unavailable
 from reliable_mq.gateway.acting import ACTING
-from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused, refused_by_broker
+from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
 from reliable_mq.gateway.group_policy import GroupPolicy, policy_of
 from reliable_mq.gateway.sending import KINDS_OF_TYPE
 from reliable_mq.limits import SLOW_TEXT_SIZE_MAX
@@ -124,7 +124,7 @@ class Upstream:
         self._first = 0
         self._turn = count()
         self._routes = Kept[str, Route](self._look_up)
-        self._kinds = Kept[str, frozenset[MessageKind]](self._look_up_kinds)
+        self._kinds = Kept[str, frozenset[KindOfMessage]](self._look_up_kinds)
         self._groups = Kept[str, GroupPolicy](self._look_up_group)
         self._users = Kept[str, dict[str, Any]](self._look_up_user)
         self._clusters = Kept[str, tuple[Broker, ...]](self._look_up_brokers)
@@ -157,7 +157,7 @@ class Upstream:
         """Return the route of a topic if it is known and fresh."""
         return self._routes.known(topic)
 
-    def known_kinds(self, topic: str) -> frozenset[MessageKind] | None:
+    def known_kinds(self, topic: str) -> frozenset[KindOfMessage] | None:
         """Return what kinds of messages a topic takes if it is known."""
         return self._kinds.known(topic)
 
@@ -174,7 +174,7 @@ class Upstream:
         """
         return await self._routes.of(topic)
 
-    async def kinds(self, topic: str) -> frozenset[MessageKind]:
+    async def kinds(self, topic: str) -> frozenset[KindOfMessage]:
         """Return what kinds of messages a topic takes."""
         return await self._kinds.of(topic)
 
@@ -245,7 +245,7 @@ class Upstream:
             raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "there is no broker with a master")
         return masters[next(self._turn) % len(masters)]
 
-    async def _look_up_kinds(self, topic: str) -> frozenset[MessageKind]:
+    async def _look_up_kinds(self, topic: str) -> frozenset[KindOfMessage]:
         route = await self.route(topic)
         address = self._one_of(tuple(route.brokers.values()))
         answer = await self.ask(address, request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))

@@ -68,7 +68,7 @@ class Code(IntEnum):
     FAILED_TO_CONSUME_MESSAGE = 60000
 
 
-class MessageKind(IntEnum):
+class KindOfMessage(IntEnum):
     """What kind of message one is, and what kinds a topic takes."""
 
     UNSPECIFIED = 0

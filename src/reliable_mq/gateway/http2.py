@@ -42,8 +42,8 @@ from reliable_mq.gateway.http2_frames import (
     STREAMS_MAX,
     WINDOW_MAX,
     WINDOW_UPDATE,
-    Fault,
     Http2Error,
+    Http2Fault,
     Stream,
     frame_of,
     pack_u32,
@@ -109,13 +109,13 @@ class Http2Connection:
                 self._kept = buffer
                 return
             if not buffer.startswith(PREFACE):
-                raise Http2Error(Fault.PROTOCOL_ERROR, "the first bytes are not HTTP/2")
+                raise Http2Error(Http2Fault.PROTOCOL_ERROR, "the first bytes are not HTTP/2")
             self._has_begun, at, self._refilled_at = True, len(PREFACE), now
         while end - at >= HEAD.size:
             high, low, kind, flags, number = HEAD.unpack_from(buffer, at)
             length = high << 8 | low
             if length > FRAME_SIZE:
-                raise Http2Error(Fault.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
+                raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
             begin = at + HEAD.size
             if end - begin < length:
                 break
@@ -133,7 +133,7 @@ class Http2Connection:
         happened: list[Happening],
     ) -> None:
         if self._block_of is not None and (kind != CONTINUATION or number != self._block_of[0]):
-            raise Http2Error(Fault.PROTOCOL_ERROR, "a header block is interrupted")
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a header block is interrupted")
         if kind == DATA:
             self._take_data(flags, number, payload, now, happened)
         elif kind == HEADERS:
@@ -143,7 +143,7 @@ class Http2Connection:
         elif kind == PING:
             self._count_idle(now)
             if number or len(payload) != 8:
-                raise Http2Error(Fault.FRAME_SIZE_ERROR, "a ping has eight bytes")
+                raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a ping has eight bytes")
             if not flags & ACK:
                 self.out.append(frame_of(PING, ACK, 0, payload))
         elif kind == SETTINGS:
@@ -155,7 +155,7 @@ class Http2Connection:
         elif kind == CONTINUATION:
             self._take_more_headers(flags, number, payload, happened)
         elif kind == PUSH:
-            raise Http2Error(Fault.PROTOCOL_ERROR, "a client pushes")
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a client pushes")
         else:  # a priority, a farewell, or what RFC 9113 does not know
             self._count_idle(now)
 
@@ -165,7 +165,7 @@ class Http2Connection:
         self._idle_frames = min(self._idle_frames + granted, _IDLE_FRAMES) - 1
         self._refilled_at = now
         if self._idle_frames < 0:
-            raise Http2Error(Fault.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+            raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def _take_data(
         self, flags: int, number: int, payload: bytes, now: float, happened: list[Happening]
@@ -173,14 +173,14 @@ class Http2Connection:
         size = len(payload)
         self._received += size
         if self._received > CONNECTION_WINDOW:
-            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "more data than the window allows")
+            raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "more data than the window allows")
         if self._received >= CONNECTION_WINDOW // 2:
             self.out.append(frame_of(WINDOW_UPDATE, 0, 0, pack_u32(self._received)))
             self._received = 0
         stream = self.streams.get(number)
         if stream is None or stream.is_read:
             if not number or number > self._last:
-                raise Http2Error(Fault.PROTOCOL_ERROR, "data of a stream that has not begun")
+                raise Http2Error(Http2Fault.PROTOCOL_ERROR, "data of a stream that has not begun")
             self._count_idle(now)  # of a stream that has ended meanwhile
             return
         if flags & PADDED:
@@ -189,7 +189,9 @@ class Http2Connection:
             self._count_idle(now)
         stream.received += size
         if stream.received > STREAM_WINDOW:
-            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "more data than a stream's window allows")
+            raise Http2Error(
+                Http2Fault.FLOW_CONTROL_ERROR, "more data than a stream's window allows"
+            )
         stream.body += payload
         self.body_size += len(payload)
         if flags & END_STREAM:
@@ -218,10 +220,10 @@ class Http2Connection:
         self, flags: int, number: int, payload: bytes, happened: list[Happening]
     ) -> None:
         if self._block_of is None:
-            raise Http2Error(Fault.PROTOCOL_ERROR, "headers go on that have not begun")
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "headers go on that have not begun")
         self._block += payload
         if len(self._block) > BLOCK_SIZE_MAX or not payload:
-            raise Http2Error(Fault.ENHANCE_YOUR_CALM, "a header block never ends")
+            raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, "a header block never ends")
         if flags & END_HEADERS:
             (_, first_flags), block = self._block_of, bytes(self._block)
             self._block_of = None
@@ -232,19 +234,19 @@ class Http2Connection:
         try:
             headers = self._reader.read(block)
         except FrameError as error:
-            raise Http2Error(Fault.COMPRESSION_ERROR, str(error)) from error
+            raise Http2Error(Http2Fault.COMPRESSION_ERROR, str(error)) from error
         stream = self.streams.get(number)
         if stream is not None:  # trailers of the peer: they say nothing
             if not flags & END_STREAM or stream.is_read:
-                raise Http2Error(Fault.PROTOCOL_ERROR, "a stream has headers twice")
+                raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a stream has headers twice")
             stream.is_read = True
             happened.append((ENDED, stream))
             return
         if not number & 1 or number <= self._last:
-            raise Http2Error(Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
         self._last = number
         if self.is_going or len(self.streams) >= STREAMS_MAX:
-            self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Fault.REFUSED_STREAM)))
+            self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Http2Fault.REFUSED_STREAM)))
             return
         stream = self.streams[number] = Stream(number, self._peer_stream_window)
         stream.headers = headers
@@ -255,9 +257,9 @@ class Http2Connection:
 
     def _take_reset(self, number: int, payload: bytes, happened: list[Happening]) -> None:
         if len(payload) != 4:
-            raise Http2Error(Fault.FRAME_SIZE_ERROR, "a reset has four bytes")
+            raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a reset has four bytes")
         if not number or number > self._last:
-            raise Http2Error(Fault.PROTOCOL_ERROR, "a reset of a stream that has not begun")
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a reset of a stream that has not begun")
         stream = self.streams.get(number)
         if stream is not None:
             self._drop(stream)
@@ -265,13 +267,13 @@ class Http2Connection:
 
     def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) % 6:
-            raise Http2Error(Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
+            raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
         if flags & ACK:
             return
         for name, value in struct.iter_unpack(">HI", payload):
             if name == INITIAL_WINDOW:
                 if value > WINDOW_MAX:
-                    raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window is too large")
+                    raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window is too large")
                 change, self._peer_stream_window = value - self._peer_stream_window, value
                 for stream in list(self.streams.values()):
                     stream.window += change
@@ -281,12 +283,12 @@ class Http2Connection:
 
     def _take_window(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise Http2Error(Fault.FRAME_SIZE_ERROR, "a window update has four bytes")
+            raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a window update has four bytes")
         more = int.from_bytes(payload) & WINDOW_MAX
         if not number:
             self._window += more
             if not more or self._window > WINDOW_MAX:
-                raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
+                raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
             if self.waiting_size:
                 for stream in [each for each in self.streams.values() if each.pending]:
                     self._send_pending(stream)
@@ -294,11 +296,13 @@ class Http2Connection:
         stream_of = self.streams.get(number)
         if stream_of is None:
             if number > self._last:
-                raise Http2Error(Fault.PROTOCOL_ERROR, "a window of a stream that has not begun")
+                raise Http2Error(
+                    Http2Fault.PROTOCOL_ERROR, "a window of a stream that has not begun"
+                )
             return
         stream_of.window += more
         if not more or stream_of.window > WINDOW_MAX:
-            raise Http2Error(Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
+            raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
         if stream_of.pending:
             self._send_pending(stream_of)
 
@@ -359,15 +363,15 @@ class Http2Connection:
         if not stream.pending:
             self._finish(stream)
 
-    def reset(self, stream: Stream, fault: Fault) -> None:
+    def reset(self, stream: Stream, fault: Http2Fault) -> None:
         """End a stream at once."""
         if not stream.is_reset:
             self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(fault)))
             self._drop(stream)
 
-    def go_away(self, fault: Fault, text: str = "") -> None:
+    def go_away(self, fault: Http2Fault, text: str = "") -> None:
         """Tell the peer to begin no more streams."""
-        if not self.is_going or fault is not Fault.NO_ERROR:
+        if not self.is_going or fault is not Http2Fault.NO_ERROR:
             self.is_going = True
             payload = pack_u32(self._last) + pack_u32(fault) + text.encode()[:200]
             self.out.append(frame_of(GO_AWAY, 0, 0, payload))
@@ -399,7 +403,7 @@ class Http2Connection:
     def _close(self, stream: Stream) -> None:
         """Forget a stream whose answer has left."""
         if not stream.is_read:  # the rest of its body is not wanted
-            self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(Fault.NO_ERROR)))
+            self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(Http2Fault.NO_ERROR)))
         self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
@@ -428,5 +432,5 @@ class Http2Connection:
 
 def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
-        raise Http2Error(Fault.PROTOCOL_ERROR, "a frame has more padding than bytes")
+        raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a frame has more padding than bytes")
     return payload[1 : len(payload) - payload[0]]

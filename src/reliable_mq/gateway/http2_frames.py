@@ -21,7 +21,7 @@ STREAMS_MAX = 1_000
 BLOCK_SIZE_MAX = 64 * 1024
 
 
-class Fault(IntEnum):
+class Http2Fault(IntEnum):
     """Why a stream or a connection ends; the codes of HTTP/2."""
 
     NO_ERROR = 0
@@ -39,7 +39,7 @@ class Fault(IntEnum):
 class Http2Error(FrameError):
     """A peer breaks the rules of HTTP/2: its connection ends."""
 
-    def __init__(self, fault: Fault, text: str) -> None:
+    def __init__(self, fault: Http2Fault, text: str) -> None:
         super().__init__(text)
         self.fault = fault
 

@@ -41,12 +41,12 @@ def _described() -> Any:
         name, _, fields = line.partition(": ")
         described = file.message_type.add(name=name)
         choices: dict[str, int] = {}
-        optional = []
+        optional: list[Any] = []
         for text in fields.split(", "):
-            field_name, kind, number = text.split()
-            field = described.field.add(name=field_name, number=int(number))
+            field_name, kind, field_number = text.split()
+            field = described.field.add(name=field_name, number=int(field_number))
             field.label = _Field.LABEL_REPEATED if kind[0] in "*m" else _Field.LABEL_OPTIONAL
-            choice, _, _after = kind.partition("/") if "/" in kind else ("", "", "")
+            choice = kind.partition("/")[0] if "/" in kind else ""
             if choice:
                 if choice not in choices:
                     choices[choice] = len(described.oneof_decl)

@@ -9,7 +9,7 @@ from hashlib import md5
 from typing import Any, NamedTuple
 
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.gateway.codes import MessageKind
+from reliable_mq.gateway.codes import KindOfMessage
 from reliable_mq.gateway.handles import check_of
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
@@ -135,13 +135,13 @@ def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: 
     return message
 
 
-def kind_of(found: Mapping[str, str]) -> MessageKind:
+def kind_of(found: Mapping[str, str]) -> KindOfMessage:
     """Return what kind of message has these properties."""
     if found.get(p.TRANSACTION_PREPARED) == "true":
-        return MessageKind.TRANSACTION
+        return KindOfMessage.TRANSACTION
     if not found.keys().isdisjoint({p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC}):
-        return MessageKind.DELAY
-    return MessageKind.FIFO if p.SHARDING_KEY in found else MessageKind.NORMAL
+        return KindOfMessage.DELAY
+    return KindOfMessage.FIFO if p.SHARDING_KEY in found else KindOfMessage.NORMAL
 
 
 def _body_of(record: Record) -> tuple[bytes, int]:

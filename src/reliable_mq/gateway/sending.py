@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from reliable_mq.broker_core.names import group_fault, is_system_group, is_system_topic, topic_fault
-from reliable_mq.gateway.codes import Code, MessageKind, RpcRefused
+from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -39,12 +39,14 @@ _TAKEN = RESERVED | {
     p.CORRELATION_ID,
     p.REPLY_TO_CLIENT,
 }
-_ALL = frozenset({MessageKind.NORMAL, MessageKind.FIFO, MessageKind.DELAY, MessageKind.TRANSACTION})
-KINDS_OF_TYPE: dict[str, frozenset[MessageKind]] = {
-    "NORMAL": frozenset({MessageKind.NORMAL}),
-    "FIFO": frozenset({MessageKind.FIFO}),
-    "DELAY": frozenset({MessageKind.DELAY}),
-    "TRANSACTION": frozenset({MessageKind.TRANSACTION}),
+_ALL = frozenset(
+    {KindOfMessage.NORMAL, KindOfMessage.FIFO, KindOfMessage.DELAY, KindOfMessage.TRANSACTION}
+)
+KINDS_OF_TYPE: dict[str, frozenset[KindOfMessage]] = {
+    "NORMAL": frozenset({KindOfMessage.NORMAL}),
+    "FIFO": frozenset({KindOfMessage.FIFO}),
+    "DELAY": frozenset({KindOfMessage.DELAY}),
+    "TRANSACTION": frozenset({KindOfMessage.TRANSACTION}),
     "MIXED": _ALL,
 }
 """What a topic takes, by its attribute `message.type`."""
@@ -57,7 +59,7 @@ class Outgoing(NamedTuple):
     """
 
     topic: str
-    kind: MessageKind
+    kind: KindOfMessage
     group: str
     sys_flag: int
     born_ms: int
@@ -124,23 +126,23 @@ def read_messages(messages: Sequence[Any], peer: str, now_ms: int) -> Outgoing:
         items.append(BatchItem(0, body, p.encode_properties(found)))
         message_ids.append(found[p.UNIQ_KEY])
     sys_flag = _COMPRESSED if system.body_encoding == _GZIP else 0
-    if system.message_type == MessageKind.TRANSACTION:
+    if system.message_type == KindOfMessage.TRANSACTION:
         sys_flag |= _PREPARED
     born_ms = _ms_of(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
     group = system.message_group if len(messages) == 1 else ""
     return Outgoing(topic, _kind_of(system), group, sys_flag, born_ms, items, message_ids)
 
 
-def _kind_of(system: Any) -> MessageKind:
+def _kind_of(system: Any) -> KindOfMessage:
     """Return what kind of message one is, by its properties: what it says of itself is no proof."""
-    if system.message_type == MessageKind.TRANSACTION:
-        return MessageKind.TRANSACTION
+    if system.message_type == KindOfMessage.TRANSACTION:
+        return KindOfMessage.TRANSACTION
     if system.HasField("delivery_timestamp"):
-        return MessageKind.DELAY
-    return MessageKind.FIFO if system.message_group else MessageKind.NORMAL
+        return KindOfMessage.DELAY
+    return KindOfMessage.FIFO if system.message_group else KindOfMessage.NORMAL
 
 
-def check_kind(outgoing: Outgoing, taken: frozenset[MessageKind]) -> None:
+def check_kind(outgoing: Outgoing, taken: frozenset[KindOfMessage]) -> None:
     """Refuse messages of a kind that their topic does not take.
 
     Raises:
@@ -168,7 +170,7 @@ def _properties_of(message: Any, topic: str, peer: str, now_ms: int) -> dict[str
     if not message_id.strip():
         raise RpcRefused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     found[p.UNIQ_KEY] = message_id
-    if system.message_type == MessageKind.TRANSACTION:
+    if system.message_type == KindOfMessage.TRANSACTION:
         found[p.TRANSACTION_PREPARED] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = system.orphaned_transaction_recovery_duration.seconds

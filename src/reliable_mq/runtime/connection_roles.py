@@ -36,7 +36,7 @@ class ConnectionOwner(Protocol):
         """Forget a closed connection."""
 
 
-class Connection(Protocol):
+class HeldConnection(Protocol):
     """A connection as its listener knows it, whatever is spoken on it."""
 
     @property
@@ -97,7 +97,7 @@ class ConnectionKeeper(Protocol):
     def no_tls(self) -> str:
         """Why a peer that begins a TLS handshake is closed."""
 
-    def opened(self, connection: Connection, ip: str) -> int | None:
+    def opened(self, connection: HeldConnection, ip: str) -> int | None:
         """Record a new connection and return its id; None: it is refused."""
 
     def closed(self, connection: PeerConnection) -> None:
@@ -109,7 +109,7 @@ class ConnectionKeeper(Protocol):
     def note_unsent(self, connection_id: int, size: int) -> None:
         """Note how many bytes of unread answers are in memory."""
 
-    def handle_later(self, connection: Connection) -> None:
+    def handle_later(self, connection: HeldConnection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait."""
 
     @property

@@ -21,8 +21,8 @@ from reliable_mq.gateway.http2_frames import (
     CAME,
     ENDED,
     RESET,
-    Fault,
     Http2Error,
+    Http2Fault,
     Stream,
 )
 from reliable_mq.gateway.message_facts import SERVICE, STREAMS
@@ -177,7 +177,7 @@ class GrpcConnection(asyncio.Protocol):
         path = headers.get(b":path", b"")
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._http2.send_head(stream, _NOT_GRPC)
-            self._http2.reset(stream, Fault.NO_ERROR)
+            self._http2.reset(stream, Http2Fault.NO_ERROR)
             return
         name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
         seconds = seconds_of(headers.get(b"grpc-timeout"))
@@ -360,14 +360,14 @@ class GrpcConnection(asyncio.Protocol):
     def close_if_idle(self, silent_since: float) -> None:
         """Close if nothing has come for long."""
         if self._last_used < silent_since and not self._transport.is_closing():
-            self._http2.go_away(Fault.NO_ERROR, "idle")
+            self._http2.go_away(Http2Fault.NO_ERROR, "idle")
             self._flush()
             self._transport.close()
 
     def stop_reading(self) -> None:
         """Begin no more calls."""
         if not self._transport.is_closing():
-            self._http2.go_away(Fault.NO_ERROR, "the server stops")
+            self._http2.go_away(Http2Fault.NO_ERROR, "the server stops")
             self._flush()
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
-from reliable_mq.runtime.connection_roles import Connection, ConnectionOwner, Decode
+from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode, HeldConnection
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
 from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
@@ -60,7 +60,7 @@ class Listener:
         limits: ConnectionLimits | None = None,
         tls: ServerTls | None = None,
         turns: TurnShares | None = None,
-        make: "Callable[[Listener], Connection] | None" = None,
+        make: "Callable[[Listener], HeldConnection] | None" = None,
     ) -> None:
         self._owner = owner
         self._make = make
@@ -69,14 +69,14 @@ class Listener:
         limits = limits or ConnectionLimits()
         self._admission = Admission(limits)
         self._ids = itertools.count(1)
-        self.connections: dict[int, Connection] = {}  # by id; others only read it
+        self.connections: dict[int, HeldConnection] = {}  # by id; others only read it
         self._acceptors: list[Acceptor] = []  # one for each address of the host
         self._is_stopped = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._received = HeldBytes(limits.received_size, self._received_by)
         self._unsent = HeldBytes(limits.unsent_size, self._unsent_to)
         self.turns = turns or TurnShares()
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()  # with waiting requests
+        self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.decode: Decode = decode_request
         self.port = 0
@@ -230,7 +230,7 @@ class Listener:
         shares = self.turns.now
         return shares.shared_slice if self._waiting else shares.slice
 
-    def handle_later(self, connection: Connection) -> None:
+    def handle_later(self, connection: HeldConnection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait.
 
         So a peer that always sends more cannot use up every turn.
@@ -267,7 +267,7 @@ class Listener:
         if self._waiting and not self._is_turn_due:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
-    def opened(self, connection: Connection, ip: str) -> int | None:
+    def opened(self, connection: HeldConnection, ip: str) -> int | None:
         """Record a new connection and return its id; None: there are too many, or it is too late.
 
         `ip` is the address for which it counts; "": it counts for none.

@@ -18,7 +18,7 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import FrameError, StoreError
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.connection_roles import Connection, ConnectionKeeper, ConnectionOwner
+from reliable_mq.runtime.connection_roles import ConnectionKeeper, ConnectionOwner, HeldConnection
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import UnreadAnswers
 from reliable_mq.runtime.host_names import plain_ip
@@ -546,7 +546,7 @@ class ServerConnection(asyncio.Protocol):
             broker_events.CONNECTION_SILENT.log(log, client=self._connection.address)
 
 
-def send_all(connections: Mapping[int, Connection], answers: Sequence[Answer]) -> None:
+def send_all(connections: Mapping[int, HeldConnection], answers: Sequence[Answer]) -> None:
     """Write answers to connections by their ids; those to one connection together."""
     if len(answers) == 1:
         ((connection_id, frame),) = answers

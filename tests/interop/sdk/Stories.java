@@ -282,8 +282,7 @@ public final class Stories {
         Producer producer = producer();
         String[] tags = {"red", "green", "blue", "red"};
         for (int number = 0; number < 4; number++) {
-            producer.send(message(number).setTag(tags[number])
-                .addProperty("size", String.valueOf(number)).build());
+            producer.send(message(number).setTag(tags[number]).build());
         }
         String tagged = bodies(drain(byTag, 3, WAIT_MILLIS));
         SimpleConsumer bySql = consumer(group + "-sql",

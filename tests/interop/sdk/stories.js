@@ -128,7 +128,7 @@ const stories = {
     const byTag = await consumer('red || blue');
     const to = await producer();
     for (const [number, tag] of ['red', 'green', 'blue', 'red'].entries()) {
-      await to.send(message(number, { tag, properties: new Map([['size', String(number)]]) }));
+      await to.send(message(number, { tag }));
     }
     const tagged = bodies(await drain(byTag, 3));
     const bySql = await consumer(new FilterExpression('size > 1', FilterType.SQL), `${group}-sql`);

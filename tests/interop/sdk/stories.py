@@ -60,12 +60,23 @@ class Story:
             SimpleConsumer(self.configuration, self.group, subscription, await_duration=wait)
         )
 
+    def received(self, consumer: Any, count: int, invisible: int) -> list[Message]:
+        """Receive; an endpoint may not yet have taken in what the client told of itself."""
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                return consumer.receive(count, invisible) or []
+            except Exception:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
     def drain(self, consumer: Any, count: int, seconds: float = WAIT_SECONDS) -> list[Message]:
         """Receive and acknowledge so many messages."""
         found: list[Message] = []
         end = time.monotonic() + seconds
         while len(found) < count and time.monotonic() < end:
-            for message in consumer.receive(32, 15) or []:
+            for message in self.received(consumer, 32, 15):
                 consumer.ack(message)
                 found.append(message)
         return found
@@ -81,7 +92,7 @@ def simple(story: Story) -> dict[str, Any]:
     sent = {}
     for number in range(10):
         message = message_of(story.topic, number, tag=f"tag{number % 2}")
-        message.keys = f"key{number}", "all"
+        Message.keys.fset(message, f"key{number}", "all")  # an assignment gives it one key
         message.add_property("shop", f"shop {number}")
         sent[producer.send(message).message_id] = number
     found = story.drain(consumer, 10)
@@ -107,7 +118,7 @@ def change(story: Story) -> dict[str, Any]:
     """A message whose invisible time is cut comes back, and once acknowledged not."""
     consumer, producer = story.consumer(), story.producer()
     producer.send(message_of(story.topic, 1))
-    (first,) = consumer.receive(1, 60) or consumer.receive(1, 60)
+    first, *_ = story.received(consumer, 1, 60) or consumer.receive(1, 60)
     began = time.monotonic()
     consumer.change_invisible_duration(first, 2)
     again: list[Message] = []
@@ -124,7 +135,7 @@ def change(story: Story) -> dict[str, Any]:
     }
 
 
-class Listener(MessageListener):
+class Listener(MessageListener):  # type: ignore[misc]
     def __init__(self, fails: dict[str, int]) -> None:
         self.fails = dict(fails)
         self.seen: list[tuple[str, int, float]] = []
@@ -141,7 +152,9 @@ class Listener(MessageListener):
 
     def wait(self, count: int) -> list[tuple[str, int, float]]:
         end = time.monotonic() + WAIT_SECONDS
-        while len(self.seen) < count and time.monotonic() < end:
+        for _ in range(20 * int(WAIT_SECONDS)):
+            if len(self.seen) >= count or time.monotonic() > end:
+                break
             time.sleep(0.05)
         return list(self.seen)
 
@@ -189,7 +202,7 @@ def delay(story: Story) -> dict[str, Any]:
     }
 
 
-class Checker(TransactionChecker):
+class Checker(TransactionChecker):  # type: ignore[misc]
     def __init__(self) -> None:
         self.asked: list[str] = []
 
@@ -220,13 +233,11 @@ def filters(story: Story) -> dict[str, Any]:
     by_tag = story.consumer(FilterExpression("red || blue"))
     producer = story.producer()
     for number, tag in enumerate(("red", "green", "blue", "red")):
-        message = message_of(story.topic, number, tag=tag)
-        message.add_property("size", str(number))
-        producer.send(message)
+        producer.send(message_of(story.topic, number, tag=tag))
     tagged = story.drain(by_tag, 3)
     story.group += "-sql"
     by_sql = story.consumer(FilterExpression("size > 1", FilterType.SQL))
-    by_sql.receive(1, 15)
+    story.received(by_sql, 1, 15)
     for number in range(4):
         message = message_of(story.topic, number + 10)
         message.add_property("size", str(number))

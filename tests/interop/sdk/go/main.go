@@ -274,7 +274,6 @@ func filters() object {
 	for number, tag := range []string{"red", "green", "blue", "red"} {
 		made := message(number)
 		made.SetTag(tag)
-		made.AddProperty("size", strconv.Itoa(number))
 		_, err := to.Send(ctx, made)
 		check(err)
 	}
