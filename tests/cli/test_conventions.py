@@ -21,7 +21,7 @@ from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, VERBS, build_app, run
 Call = Callable[..., tuple[int, str, str]]
 
 #: options that name a place, in a command that needs one; and what has no place
-PLACELESS = {"broker", "namesrv", "init", "demo", "walk"}
+PLACELESS = {"broker", "namesrv", "proxy", "init", "demo", "walk"}
 SHOP = """
 from reliable_mq import ReliableMQ
 

@@ -36,6 +36,7 @@ PURPOSES = {
     "prometheus": "`PrometheusMiddleware` and `--metrics-port`",
     "otel": "`OpenTelemetryMiddleware`, and trace contexts by OpenTelemetry",
     "observability": "both of these",
+    "grpc": "`reliable-mq proxy` and `--grpc-port`: Apache's 5.x clients",
     "lz4": "messages that are compressed with LZ4",
     "zstd": "messages that are compressed with Zstandard",
     "mail": "mails with templates of your own",
