@@ -39,8 +39,13 @@ class Driver:
 
     def open(self) -> None:
         config, _ = broker_config({"brokerName": "b"})
-        self.core = BrokerCore(config, FileDisk(self._folder))
+        self._disk = FileDisk(self._folder)
+        self.core = BrokerCore(config, self._disk)
         self.core.open(self.now_ms)
+
+    def kill(self) -> None:
+        """Leave the store as a killed process does."""
+        self._disk.close()
 
     def turn(self) -> list[bytes]:
         """Write what is to be written; return the replies."""
@@ -49,12 +54,21 @@ class Driver:
             turn = self.core.take_turn(self.now_ms, self.now_ms)
             frames += [bytes(frame) for _, frame in turn.replies]
             if turn.files:
+                for path, text in turn.files.items():
+                    self._disk.write_text(path, text)
                 self.core.saved()
             if turn.batch is None:
                 return frames
             CommitLog.write_batch(turn.batch)
             CommitLog.sync(turn.batch)
             self.core.stored(turn.batch.end, durable=True, now_ms=self.now_ms)
+
+    def checkpoint(self) -> None:
+        """Do what the broker does every second, and every ten seconds."""
+        work = self.core.begin_timer_checkpoint(self.now_ms)
+        if work is not None:
+            work()
+        self.core.state.store.begin_checkpoint()()
 
     def ask(self, code: int, ext: dict[str, object]) -> None:
         fields = {name: str(value) for name, value in ext.items()}
@@ -159,7 +173,9 @@ def main() -> None:
             driver.turn()
             each = (time.perf_counter() - began) / len(some) * 1e6
             driver.tick(tenth // 1_000 + 1)
+            driver.checkpoint()
             print(f"ack: {each:.1f} us each, {index + len(some):,} acknowledged")
+        driver.kill()
         began = time.perf_counter()
         driver.open()
         driver.tick()

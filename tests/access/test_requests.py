@@ -304,3 +304,17 @@ def test_a_decision_is_kept_only_while_names_are_short(world: AccessWorld) -> No
     assert len(world.state.access.decided) < 5
     assert world.ask_as("joe", SEND, send_header(), b"x").code == Code.SUCCESS
     assert world.state.access.decided
+
+
+@pytest.mark.parametrize("code", [Ask.ACK_MESSAGE, Ask.CHANGE_MESSAGE_INVISIBLETIME])
+@pytest.mark.parametrize("separator", ["_", "+"])
+def test_a_message_that_came_back_belongs_to_its_group_and_topic(code: int, separator: str) -> None:
+    """Apache asks for a group that is named like the rest of the retry topic."""
+    world = AccessWorld()
+    world.make_user("joe")
+    world.allow("joe", "Topic:t", "Group:g", actions=["Sub"])
+    ext = {"consumerGroup": "g", "queueId": "0", "offset": "0", "extraInfo": "x"}
+
+    assert is_let_in(world.ask_as("joe", code, {**ext, "topic": f"%RETRY%g{separator}t"}))
+    for name in (f"%RETRY%g{separator}other", f"%RETRY%h{separator}t", "%RETRY%h"):
+        assert not is_let_in(world.ask_as("joe", code, {**ext, "topic": name}))

@@ -121,6 +121,22 @@ def test_an_acknowledgement_in_the_last_moment_counts(world: PopWorld) -> None:
     assert world.bodies() == []
 
 
+def test_an_acknowledgement_counts_before_it_is_stored(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    world.pass_time(INVISIBLE_MS - 10, step=20)
+    world.is_writing = False
+    assert world.begin(Ask.ACK_MESSAGE, ack_header(message)) is None
+    world.now_ms += 50
+    world.core.tick(world.now_ms)
+    world.is_writing = True
+    world.finish_turn()
+
+    world.pass_time(1_000)
+
+    assert world.bodies() == []
+
+
 def test_an_acknowledgement_that_is_too_late_changes_nothing(world: PopWorld) -> None:
     send_some(world, 1)
     (message,) = world.pop()
@@ -257,6 +273,16 @@ def test_the_old_handle_of_an_extended_message_acknowledges_nothing(world: PopWo
     assert world.ack(message).code == Answer.SUCCESS
 
     world.pass_time(21_000)
+
+    assert world.bodies() == [b"0"]
+
+
+def test_a_message_may_be_extended_in_the_millisecond_of_its_pop(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    world.extend(message, INVISIBLE_MS)
+
+    world.pass_time(INVISIBLE_MS + 100)
 
     assert world.bodies() == [b"0"]
 

@@ -12,6 +12,13 @@ def send_some(world: PopWorld, count: int) -> None:
         world.send(b"%d" % number)
 
 
+def note_timers(world: PopWorld) -> None:
+    """Save what the timers have delivered, as the broker does every second."""
+    work = world.core.begin_timer_checkpoint(world.now_ms)
+    assert work is not None
+    work()
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_restart_loses_no_message_and_brings_none_back_early(*, is_killed: bool) -> None:
     world = PopWorld()
@@ -31,11 +38,16 @@ def test_a_restart_loses_no_message_and_brings_none_back_early(*, is_killed: boo
 
 
 @pytest.mark.parametrize("passed_ms", [INVISIBLE_MS - 500, INVISIBLE_MS, INVISIBLE_MS + 500])
-def test_a_kill_when_messages_come_back_brings_each_back_once(passed_ms: int) -> None:
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_kill_when_messages_come_back_brings_each_back_once(
+    passed_ms: int, *, is_noted: bool
+) -> None:
     world = PopWorld()
     send_some(world, 3)
     world.pop()
     world.pass_time(passed_ms, step=20)
+    if is_noted:
+        note_timers(world)
     world.restart(is_killed=True)
 
     world.pass_time(2_000, step=20)
@@ -78,3 +90,18 @@ def test_offsets_that_were_saved_later_are_not_moved_by_older_checkpoints() -> N
     world.restart(is_killed=True)
 
     assert world.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_reset_wins_over_a_pop_that_is_being_stored() -> None:
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop(maxMsgNums=1)
+    world.is_writing = False
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header()) is None
+    reset = {"topic": TOPIC, "group": GROUP, "timestamp": START_MS, "isForce": "true"}
+    world.begin(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    world.is_writing = True
+    world.finish_turn()
+
+    assert world.state.offsets.all_of(GROUP, TOPIC) == {0: 0}
+    assert world.bodies() == [b"0", b"1"]

@@ -51,6 +51,7 @@ _SIZE_AND_NUMBER = struct.Struct(">i16xq")
 _MOVED = ("OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_BADLY")
 _SKIPPED = ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING")
 FOUND, _NOTHING = "FOUND", "NO_MESSAGE_IN_QUEUE"
+_NO_POP = dict.fromkeys(("popTime", "invisibleTime", "reviveQid", "restNum"), "0")  # Java needs it
 
 
 class _Pop(msgspec.Struct):
@@ -79,9 +80,8 @@ def pop_message(state: BrokerState, request: Request) -> Command | None:
         header = msgspec.structs.replace(header, born_time=now_ms)
     ip = state.config.broker_ip
     if now_ms - header.born_time - header.poll_time > _LATE_MS:
-        raise RequestRefused(
-            ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much"
-        )
+        late = f"the broker[{ip}] pop message is timeout too much"
+        raise RequestRefused(ResponseCode.POLLING_TIMEOUT, late, _NO_POP)
     _refuse_illegal(state, header)
     topic = readable_topic(state, header.topic, header.queue_id, request.connection.address)
     refuse_group(state, header.consumer_group, request)
