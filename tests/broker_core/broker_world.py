@@ -157,7 +157,8 @@ class BrokerWorld:
                     decode_command(cut) for cut in FrameReader().feed(bytes(frame))
                 )
             self.waiting.append(turn)
-            if not self.is_writing or not self.write():
+            has_written = self.is_writing and self.write()
+            if not (has_written or self.state.files.has_due):
                 return
 
     def write(self) -> bool:

@@ -1,5 +1,7 @@
 """Whoever makes a topic or a group, or sends to a topic that is new, is answered when it lasts."""
 
+from functools import partial
+
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 
@@ -58,6 +60,35 @@ def test_what_is_not_known_to_be_written_is_written_at_the_end() -> None:
     files.change("waits", lambda: "2")
     assert files.take_rest() == {"under way": "1", "waits": "2"}
     assert files.take_rest() == {}
+
+
+def test_thousands_who_wait_for_one_write_are_told_of_it_in_many_turns(world: BrokerWorld) -> None:
+    """Together they would hold the loop up for milliseconds."""
+    world.is_writing = False
+    for number in range(1_000):
+        ext = {**NEW, "topic": f"t-{number}"}
+        assert world.begin(Ask.UPDATE_AND_CREATE_TOPIC, ext, of=number) is None
+    world.core.saved()  # the first one
+    world.core.take_turn()
+    world.core.saved()  # the others
+    told = []
+    while world.state.is_turn_due:
+        told.append(len(world.core.take_turn().registered_replies))
+    assert (sum(told), max(told) <= 64) == (999, True), told
+
+
+def test_who_asks_while_others_are_told_comes_after_them() -> None:
+    files, told = ConfigFiles(), list[int]()
+    files.change("a", lambda: "1")
+    for number in range(100):
+        files.when_saved(partial(told.append, number))
+    files.take_texts()
+    files.saved()
+    assert len(told) < 100
+    files.when_saved(partial(told.append, 100))
+    while files.has_due:
+        files.call_some()
+    assert told == list(range(101))
 
 
 def test_a_topic_is_answered_when_its_file_is_written(world: BrokerWorld) -> None:

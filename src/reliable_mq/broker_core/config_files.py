@@ -2,15 +2,18 @@
 
 Receives the paths of changed tables. Returns texts to write. Does not know their content. A text is
 made when the write begins, not when its table changes. One write is under way at a time, so on a
-slow disk more changes share one write.
+slow disk more changes share one write. Thousands of callbacks may wait for it, so they are called a
+few at a time.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from reliable_mq.broker_core.store.disk import FileText
 
 _Dump = Callable[[], FileText]
 _Act = Callable[[], None]
+_ACTS_AT_ONCE = 64
 
 
 class ConfigFiles:
@@ -29,6 +32,12 @@ class ConfigFiles:
         self._under_way: dict[str, _Dump] = {}
         self._waiting_under_way: list[_Act] = []
         self.on_change: Callable[[str], None] = lambda _path: None
+        self._due: deque[_Act] = deque()  # their changes are on the medium
+
+    @property
+    def has_due(self) -> bool:
+        """Whether callbacks are left for `call_some`."""
+        return bool(self._due)
 
     @property
     def is_under_way(self) -> bool:
@@ -45,11 +54,13 @@ class ConfigFiles:
         self.on_change(path)
 
     def when_saved(self, act: _Act) -> None:
-        """Call `act` when all changes up to now are on the medium; at once if there are none."""
+        """Have `act` called when all changes up to now are on the medium; at once if they are."""
         if self.changed:
             self._waiting.append(act)
         elif self._under_way:
             self._waiting_under_way.append(act)
+        elif self._due:
+            self._due.append(act)
         else:
             act()
 
@@ -62,11 +73,16 @@ class ConfigFiles:
         return {path: dump() for path, dump in self._under_way.items()}
 
     def saved(self) -> None:
-        """Note that the texts of the last `take_texts` are on the medium."""
+        """Note that the texts of the last `take_texts` are on the medium; see `call_some`, too."""
         self._under_way = {}
-        acts, self._waiting_under_way = self._waiting_under_way, []
-        for act in acts:
-            act()
+        self._due += self._waiting_under_way
+        self._waiting_under_way = []
+        self.call_some()
+
+    def call_some(self) -> None:
+        """Call the next callbacks whose changes are on the medium."""
+        for _ in range(min(_ACTS_AT_ONCE, len(self._due))):
+            self._due.popleft()()
 
     def take_rest(self) -> dict[str, FileText]:
         """Return all texts that may not be on the medium; no callback is called any more."""

@@ -346,6 +346,8 @@ class BrokerCore:
         state = self.state
         if work_us_max and state.works.busy:
             state.works.run(work_us_max)
+        if state.files.has_due:
+            state.files.call_some()
         if state.pulls.ready:
             self._answer_woken()
         if state.pops.ready or state.notifications.ready:
@@ -438,7 +440,10 @@ class BrokerCore:
             state.popped.stored(end, state.offsets)
 
     def saved(self) -> None:
-        """Note that the files of the last turn with files are on the medium."""
+        """Note that the files of the last turn with files are on the medium.
+
+        Many requests may have waited for this. The next turns release those that are left.
+        """
         self.state.files.saved()
 
     def _note_arrival(self, arrivals: Arrivals) -> None:

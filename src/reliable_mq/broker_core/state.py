@@ -319,6 +319,7 @@ class BrokerState:
             or self.notifications.ready
             or self.answers.held
             or self.files.changed
+            or self.files.has_due
             or self.registered_replies
             or self.pulls.ready
             or self.works.busy

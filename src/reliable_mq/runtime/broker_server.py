@@ -316,7 +316,7 @@ class BrokerServer:
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
-        if self._core.has_woken or state.works.busy:  # they need more than one turn
+        if self._core.has_woken or state.works.busy or state.files.has_due:  # more than one turn
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
