@@ -7,6 +7,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 
 from reliable_mq.broker_core.store.disk import FileText
+from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import PATH
 from reliable_mq.broker_core.store.retention import DiskSurvey
@@ -62,9 +63,9 @@ def test_a_checkpoint_that_ends_just_after_files_were_forgotten_does_not_stand_f
     earlier = store.begin_checkpoint()
     begin_checkpoint = MessageStore.begin_checkpoint
 
-    def begin_after_the_earlier(store: MessageStore) -> Job:
+    def begin_after_the_earlier(store: MessageStore, mark: StoreMark | None = None) -> Job:
         earlier()
-        return begin_checkpoint(store)
+        return begin_checkpoint(store, mark)
 
     monkeypatch.setattr(MessageStore, "begin_checkpoint", begin_after_the_earlier)
     work = clean(world)

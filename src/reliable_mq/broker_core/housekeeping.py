@@ -12,6 +12,7 @@ from reliable_mq.broker_core.names import is_system_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.retention import (
     PATH,
     Closeable,
@@ -43,12 +44,15 @@ class Housekeeping:
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
-    def begin(self, found: DiskSurvey, reading: ClockReading) -> Callable[[], None] | None:
+    def begin(
+        self, found: DiskSurvey, reading: ClockReading, mark: StoreMark | None = None
+    ) -> Callable[[], None] | None:
         """Forget expired files; return the job that removes them, or None without such files.
 
         Args:
             found: result of the disk survey.
             reading: the wall clock, which dates files, and a monotonic clock.
+            mark: its queues are written; None: all queues are written now.
         """
         state, retention = self._state, self._state.retention
         was_full, now_ms = retention.is_full, round(reading.wall * 1000)
@@ -67,12 +71,14 @@ class Housekeeping:
         if state.wants_unused_dropped:
             state.wants_unused_dropped = False
             self._drop_unused()
-        state.store.upkeep.flush()
+        if mark is None:
+            mark = state.store.mark()
+            state.store.upkeep.flush()
         self._forget(state.store.upkeep.take_restarted())
         gone, self._gone = self._gone, []
         if not gone:
             return None
-        checkpoint = state.store.begin_checkpoint()
+        checkpoint = state.store.begin_checkpoint(mark)
         remove = self._removal.job(gone, now_ms)
 
         def work() -> None:

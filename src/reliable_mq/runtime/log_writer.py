@@ -299,22 +299,26 @@ class LogWriter:
         while self._held and self._held[0]():
             self._held.popleft()
 
-    async def run(self, job: Callable[[], _T]) -> _T:
+    async def run(self, job: Callable[[], _T], done: Callable[[], None] = lambda: None) -> _T:
         """Run a job in the thread and return its result.
 
-        A job that cannot open a file is repeated until it can. Later jobs wait for it.
+        A job that cannot open a file is repeated until it can. Later jobs wait for it. `done` is
+        called on the loop after the job, also if the caller was cancelled meanwhile.
         """
-        return await self._result_of(_JOB, job)
+        return await self._result_of(_JOB, job, done)
 
-    async def _result_of(self, kind: str, job: Callable[[], _T]) -> _T:
-        done: asyncio.Future[_T] = self._loop.create_future()
+    async def _result_of(
+        self, kind: str, job: Callable[[], _T], done: Callable[[], None] = lambda: None
+    ) -> _T:
+        told: asyncio.Future[_T] = self._loop.create_future()
 
         def tell(result: _T) -> None:
-            if not done.done():
-                done.set_result(result)
+            done()
+            if not told.done():
+                told.set_result(result)
 
         self._do(kind, job, tell)
-        return await done
+        return await told
 
     async def drain(self) -> None:
         """Return when all accepted batches are durable and reported.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, sync_files
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.java_hash import tags_code
@@ -113,9 +113,34 @@ class Life:
         store = self.open()
         for number in range(turns):
             self.turn(store)
-            if number % 3 == 2:
+            if number % 6 == 5:
+                self._note_a_mark(store)
+            elif number % 3 == 2:
                 store.checkpoint()
         store.close()
+
+    def _note_a_mark(self, store: MessageStore) -> None:
+        """Write a checkpoint as a running broker does: a few queues at a time, while others grow.
+
+        Another thread makes new files.
+        """
+        mark = store.mark()
+        self._grow(store)
+        for _ in range(0, mark.waiting, 2):
+            new = store.upkeep.begin_making(2)
+            if new is not None:
+                new.make()
+                self._grow(store)
+                store.upkeep.end_making(new)
+            store.upkeep.flush_some(2)
+        sync_files(store.upkeep.take_unsynced(1))
+        self._grow(store)
+        store.begin_checkpoint(mark)()
+
+    def _grow(self, store: MessageStore) -> None:
+        """Run a turn, and sync the log, as a broker does before it has two new segments."""
+        self.turn(store)
+        sync_files(store.log.segments_from(0))
 
     def check(self, *, keeps_acknowledged: bool = True) -> MessageStore:
         """Open the store and hold it to its promises. Returns it, open.

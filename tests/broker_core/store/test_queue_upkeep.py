@@ -175,6 +175,47 @@ def test_a_deleted_queue_waits_for_nothing_and_its_number_is_noted() -> None:
     assert kept.upkeep.take_restarted() == []
 
 
+def test_a_queue_is_written_when_it_has_the_file_that_was_made_for_it() -> None:
+    kept = Kept(3)
+    upkeep = kept.upkeep
+    new = there(upkeep.begin_making(2))
+    assert upkeep.begin_making(0) is None
+    upkeep.flush()
+    assert list(upkeep.gathering) == [kept.queue(0), kept.queue(1)], "their files are being made"
+    new.make()
+    new.make()  # again, as for want of descriptors: what was made stays
+    upkeep.end_making(new)
+    made = [one.path for one in kept.disk.operations if one.verb == "create"]
+    upkeep.flush()
+    assert upkeep.unwritten == 0
+    assert made == [one.path for one in kept.disk.operations if one.verb == "create"]
+    assert upkeep.begin_making(3) is None
+    kept.send(0)
+    assert upkeep.begin_making(3) is None, "the file has room"
+
+
+def test_a_file_that_was_made_for_a_queue_which_began_anew_goes() -> None:
+    kept = Kept(2)
+    new = there(kept.upkeep.begin_making(2))
+    new.make()
+    kept.store.delete_topic("t1")
+    kept.upkeep.end_making(new)
+    assert [path for _file, path in kept.upkeep.take_restarted()] == [f"consumequeue/t1/0/{0:020d}"]
+    kept.upkeep.flush()
+    assert kept.extents() == {"t0": (0, 1), "t1": (5, 5)}
+
+
+def test_files_for_which_there_is_no_room_are_made_later() -> None:
+    kept = Kept(2)
+    new = there(kept.upkeep.begin_making(2))
+    kept.disk.fail_at, kept.disk.error = len(kept.disk.operations), errno.ENOSPC
+    new.make()
+    assert new.made == {}
+    kept.upkeep.end_making(new)
+    kept.upkeep.flush()
+    assert (kept.upkeep.unwritten, kept.extents()) == (0, {"t0": (0, 1), "t1": (0, 1)})
+
+
 def test_queues_are_trimmed_some_at_a_time_and_their_new_begin_is_noted() -> None:
     kept = Kept(3)
     for number in range(3):

@@ -70,6 +70,33 @@ def test_a_checkpoint_claims_what_was_there_when_it_began() -> None:
     assert store.unnoted_size == store.log.end - end
 
 
+def test_a_checkpoint_of_a_mark_claims_what_was_there_then_and_writes_nothing_itself() -> None:
+    disk = MemoryDisk()
+    store = opened(disk)
+    send(store, b"one")
+    mark, end = store.mark(), store.log.end
+    send(store, b"two", topic="others")
+    store.upkeep.flush_some(mark.waiting)
+    begin = len(disk.operations)
+    store.begin_checkpoint(mark)()
+    assert progress(disk).log_end == end
+    assert not any(path.startswith("consumequeue/") for path in changed(disk, begin, "write"))
+    assert store.upkeep.unwritten == 1
+
+
+def test_a_checkpoint_of_a_mark_whose_queues_had_no_room_claims_nothing_new() -> None:
+    disk = MemoryDisk()
+    store = opened(disk)
+    send(store, b"one")
+    mark = store.mark()
+    disk.fail_at, disk.error = len(disk.operations), errno.ENOSPC
+    store.upkeep.flush_some(mark.waiting)
+    store.begin_checkpoint(mark)()
+    assert progress(disk).log_end == 0
+    store.checkpoint()
+    assert progress(disk).log_end == store.log.end
+
+
 def test_full_index_files_are_synced_with_a_checkpoint_and_their_time_is_noted() -> None:
     disk = MemoryDisk()
     store = indexed(disk, entries=4)  # three can be used; a message here has a tag alone

@@ -11,6 +11,7 @@ Source: Apache RocketMQ `ConsumeQueue`.
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from operator import itemgetter
@@ -125,8 +126,7 @@ class ConsumeQueue:
                     f"{path}: {size} bytes instead of {self._file_size}; "
                     "set mappedFileSizeConsumeQueue to its value when the file was written"
                 )
-            number = int(name) // self._file_size
-            self._files[number] = self._disk.open(path, self._file_size)
+            self._files[int(name) // self._file_size] = self._disk.open(path, self._file_size)
         if not self._files:
             return
         self.first = min(self._files) * self._per_file
@@ -157,19 +157,12 @@ class ConsumeQueue:
         """Check Q1 as far as this is possible without reading."""
         waiting = len(self._gathered)
         if not (0 <= self.first <= self.end - waiting <= self.end):
-            extent = f"units {self.first} to {self.end}, {waiting} of them not written"
-            raise InvariantBroken(f"Q1: {self._folder}: {extent}")
+            raise InvariantBroken(f"Q1: {self._folder}: {self.first} to {self.end}, {waiting} wait")
 
     def _first_that(self, is_beyond: Callable[[QueueUnit], bool]) -> int:
         """Return the first unit from `first` to `end` for which `is_beyond` is true; bisection."""
-        low, high = self.first, self.end
-        while low < high:
-            middle = (low + high) // 2
-            if is_beyond(self.unit(middle)):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        some = range(self.first, self.end)
+        return self.first + bisect_left(some, x=True, key=lambda at: is_beyond(self.unit(at)))
 
     def index_of(self, log_offset: int) -> int:
         """Return the number of the first unit whose record is at or after `log_offset`.
@@ -188,14 +181,28 @@ class ConsumeQueue:
         number, in_file = divmod(index, self._per_file)
         return number, in_file * CONSUME_QUEUE_UNIT_SIZE
 
-    def _path(self, number: int) -> str:
+    def path_of_file(self, number: int) -> str:
+        """Return the path of the file with this number."""
         return f"{self._folder}/{number * self._file_size:020d}"
 
     def _file(self, number: int) -> DiskFile:
-        file = self._files.get(number)
-        if file is None:
-            file = self._files[number] = self._disk.open(self._path(number), self._file_size)
-        return file
+        if number not in self._files:
+            self._files[number] = self.make_file(number)
+        return self._files[number]
+
+    def make_file(self, number: int) -> DiskFile:
+        """Create a file, perhaps in another thread; `adopt` adds it to the queue."""
+        return self._disk.open(self.path_of_file(number), self._file_size)
+
+    @property
+    def missing(self) -> int | None:
+        """The number of the file that the next `flush` must create first; None: it has it."""
+        number = (self.end - len(self._gathered)) // self._per_file
+        return number if self._gathered and number not in self._files else None
+
+    def adopt(self, number: int, file: DiskFile) -> None:
+        """Add the file that is `missing`."""
+        self._files[number] = file
 
     def append_units(self, arrivals: Arrivals) -> bool:
         """Add units; the first must be the next message. They are readable; `flush` writes them.
@@ -295,7 +302,7 @@ class ConsumeQueue:
 
     def path_of(self, index: int) -> str:
         """Return the path of the file that holds the unit of message `index`."""
-        return self._path(index // self._per_file)
+        return self.path_of_file(index // self._per_file)
 
     def replace_unit(self, index: int, unit: QueueUnit) -> None:
         """Replace the unit of a message."""
@@ -327,8 +334,7 @@ class ConsumeQueue:
             file = self._files.get(number)
             if file is None:
                 return b""
-            at = in_file * CONSUME_QUEUE_UNIT_SIZE
-            packed = file.copy(at, written * CONSUME_QUEUE_UNIT_SIZE)
+            packed = file.copy(in_file * CONSUME_QUEUE_UNIT_SIZE, written * CONSUME_QUEUE_UNIT_SIZE)
         if written < count:
             begin = max(index - written_end, 0)
             packed += b"".join(self._gathered[begin : index + count - written_end])
@@ -341,7 +347,7 @@ class ConsumeQueue:
             if number > keep or (number == keep and at == 0 and number > min(self._files)):
                 self._files.pop(number).close()
                 self._dirty.discard(number)
-                self._disk.remove(self._path(number))
+                self._disk.remove(self.path_of_file(number))
         if keep in self._files and not self._files[keep].clear(at):
             self._dirty.add(keep)
         self._set_end(end)
@@ -362,11 +368,11 @@ class ConsumeQueue:
         kept = min(self.first // self._per_file, max(self._files))
         gone = [number for number in sorted(self._files) if number < kept]
         self._dirty.difference_update(gone)
-        return [(self._files.pop(number), self._path(number)) for number in gone]
+        return [(self._files.pop(number), self.path_of_file(number)) for number in gone]
 
     def take_files(self) -> list[tuple[DiskFile, str]]:
         """Forget all files; return them with their paths, as `trim` does."""
-        files = [(file, self._path(number)) for number, file in self._files.items()]
+        files = [(file, self.path_of_file(number)) for number, file in self._files.items()]
         self._files = {}
         self._dirty.clear()
         return files

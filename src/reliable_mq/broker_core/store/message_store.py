@@ -8,8 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import (
     Appender,
@@ -25,6 +23,7 @@ from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
 from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
+from reliable_mq.broker_core.store.marks import Dispatched, StoreMark
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import StoreProgress, load_progress, save_note
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
@@ -79,7 +78,7 @@ class MessageStore:
         self._is_sync_flush = is_sync_flush
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}  # others only read it
         self._undispatched: deque[Dispatch] = deque()
-        self._dispatched = _Dispatched()
+        self._dispatched = Dispatched()
         self._stale: list[str] = []  # files of deleted messages, left by a crash
         self._noted = StoreProgress(log_start=-1, log_end=-1)  # the note on the medium
         self.log = CommitLog(disk, segment_size)
@@ -143,9 +142,9 @@ class MessageStore:
         last = plan.last_record
         if last:
             time_ms = self.appender.last_time_ms = store_time_ms(last)
-            self._dispatched = _Dispatched(last.offset + last.size, last.offset, time_ms)
+            self._dispatched = Dispatched(last.offset + last.size, last.offset, time_ms)
         else:
-            self._dispatched = _Dispatched(self.log.start)
+            self._dispatched = Dispatched(self.log.start)
         self.invariants()
         for queue in self.queues.values():
             queue.take_growth()
@@ -233,7 +232,7 @@ class MessageStore:
                 if self.on_dispatch:
                     self.on_dispatch(arrivals)
         if last is not None:
-            self._dispatched = _Dispatched(last.end, last.last_record, last.last_time_ms)
+            self._dispatched = Dispatched(last.end, last.last_record, last.last_time_ms)
             self.invariants()
 
     def read_record(self, commit_log_offset: int) -> Record | None:
@@ -259,7 +258,7 @@ class MessageStore:
     def begin_at(self, offset: int) -> None:
         """Let an empty store begin at `offset`, the begin of a segment."""
         self.log.begin_at(offset)
-        self._dispatched = _Dispatched(offset)
+        self._dispatched = Dispatched(offset)
 
     def delete_topic(self, topic: str) -> bool:
         """Make all messages of a topic unreadable; return whether it ever had a message.
@@ -300,8 +299,14 @@ class MessageStore:
         """Visible bytes of the log since the last checkpoint."""
         return self._dispatched.end - max(self._noted.log_end, self._opened_end)
 
-    def begin_checkpoint(self) -> Callable[[], None]:
-        """Return the job of a checkpoint of the current state.
+    def mark(self) -> StoreMark:
+        """Return what is dispatched now; see `StoreMark`."""
+        return StoreMark(self._dispatched, self.upkeep.unwritten, self.upkeep.lacks)
+
+    def begin_checkpoint(self, mark: StoreMark | None = None) -> Callable[[], None]:
+        """Return the job of a checkpoint of what was marked; default: of the current state.
+
+        Without a mark, this writes all queues at once.
 
         The job may run in another thread, between two writes of batches. It syncs log and queues,
         writes the progress note, and creates the next segment in advance.
@@ -310,13 +315,16 @@ class MessageStore:
             StoreError, OSError: when the disk fails. No note is written then, and the store must
                 not be used any more: nobody knows whether the units will become durable.
         """
-        self.upkeep.flush()
-        is_written = not self.upkeep.unwritten
+        if mark is None:
+            mark = self.mark()
+            self.upkeep.flush()
+        is_written = mark.lacks == self.upkeep.lacks
         if not is_written:  # a note would claim units that are not in the files
             broker_events.QUEUES_NO_ROOM.log(log)
         unsynced = self.upkeep.take_unsynced(len(self.queues))
         # A full disk must not keep old segments because the newest units have no room.
-        progress = self._progress() if is_written else self._noted.with_start(self.log.start)
+        marked = self._progress(mark.dispatched) if is_written else self._noted
+        progress = marked.with_start(self.log.start)
         noted = self._noted.log_start, self._noted.log_end
         is_news = (progress.log_start, progress.log_end) != noted
         # `open` has synced everything that it found.
@@ -340,14 +348,14 @@ class MessageStore:
 
         return work
 
-    def _progress(self) -> StoreProgress:
+    def _progress(self, at: Dispatched) -> StoreProgress:
         return StoreProgress(
             boot_id=self._disk.boot_id,
             is_sync_flush=self._is_sync_flush,
             log_start=self.log.start,
-            log_end=self._dispatched.end,
-            last_record=self._dispatched.last_record,
-            last_time_ms=self._dispatched.time_ms,
+            log_end=at.end,
+            last_record=at.last_record,
+            last_time_ms=at.time_ms,
             queues=self.upkeep.extents.taken(),
         )
 
@@ -387,11 +395,3 @@ class MessageStore:
         for queue in self.queues.values():
             queue.close()
         self.log.close()
-
-
-class _Dispatched(msgspec.Struct, frozen=True):
-    """The last dispatched record: its end, its begin and its store time."""
-
-    end: int = 0
-    last_record: int = -1
-    time_ms: int = 0

@@ -1,21 +1,49 @@
-"""Upkeep of consume queues: write, sync, trim and remove them.
+"""Upkeep of consume queues: make their files, write, sync, trim and remove them.
 
 Receives all queues of a store. Returns files that the caller may close and remove. Does not decide
 when.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from itertools import islice
 
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_descriptors, is_out_of_room
 from reliable_mq.broker_core.store.progress import Extents, QueueExtent
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import StoreError
 
 _Key = tuple[str, int]
 _Files = list[tuple[Closeable, str]]
+
+
+class NewFiles:
+    """Files that queues need next, to be made in another thread.
+
+    A queue is not written until `QueueUpkeep.end_making` has its file: two who open a new file
+    would not both know that its name must be synced.
+    """
+
+    def __init__(self, wanted: Mapping[ConsumeQueue, int]) -> None:
+        self.wanted = wanted
+        self.made: dict[ConsumeQueue, DiskFile] = {}
+
+    def make(self) -> None:
+        """Make the files; those for which there is no room are left out.
+
+        Raises:
+            OSError, StoreError: when the disk fails, or no more files may be opened. A further call
+                makes the rest.
+        """
+        for queue, number in self.wanted.items():
+            try:
+                if queue not in self.made:
+                    self.made[queue] = queue.make_file(number)
+            except (OSError, StoreError) as error:
+                if is_out_of_descriptors(error) or not is_out_of_room(error):
+                    raise
+                return
 
 
 class QueueUpkeep:
@@ -33,6 +61,8 @@ class QueueUpkeep:
         self._untrimmed: list[ConsumeQueue] = []
         self.grown: set[ConsumeQueue] = set()  # since the last `take_grown`
         self.due: list[ConsumeQueue] = []  # queues that have gathered many units
+        self.lacks = 0  # how often a queue was not written, for want of room or of its file
+        self._making: set[ConsumeQueue] = set()  # another thread makes their files
         self._gone: _Files = []
         self.extents = Extents()  # of the queues without unwritten units
 
@@ -57,6 +87,25 @@ class QueueUpkeep:
         for queue in list(islice(self.gathering, count)):
             del self.gathering[queue]
             self._flush(queue)
+
+    def begin_making(self, count: int) -> NewFiles | None:
+        """Return the files that the next `count` queues of `flush_some` lack; None: none."""
+        queues = list(islice(self.gathering, count))
+        wanted = {queue: queue.missing for queue in queues}
+        lacking = {queue: number for queue, number in wanted.items() if number is not None}
+        self._making |= lacking.keys()
+        return NewFiles(lacking) if lacking else None
+
+    def end_making(self, new: NewFiles) -> None:
+        """Give the queues their files, unless they began anew or were removed meanwhile."""
+        self._making -= new.wanted.keys()
+        for queue, file in new.made.items():
+            number = new.wanted[queue]
+            is_known = self._queues.get((queue.topic, queue.queue_id)) is queue
+            if is_known and queue.missing == number:
+                queue.adopt(number, file)
+            else:
+                self._gone.append((file, queue.path_of_file(number)))
 
     def note_recovered(self) -> None:
         """Note that recovery may have changed any queue, and left unsynced files.
@@ -91,6 +140,9 @@ class QueueUpkeep:
         return len(self.gathering)
 
     def _flush(self, queue: ConsumeQueue) -> None:
+        if queue in self._making:
+            self._keep(queue)
+            return
         try:
             self._unsynced[queue] = None
             queue.flush()
@@ -98,7 +150,11 @@ class QueueUpkeep:
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-            self.gathering[queue] = None
+            self._keep(queue)
+
+    def _keep(self, queue: ConsumeQueue) -> None:
+        self.lacks += 1
+        self.gathering[queue] = None
 
     def take_grown(self) -> set[ConsumeQueue]:
         """Return the queues that have grown since the last call."""
@@ -113,7 +169,7 @@ class QueueUpkeep:
         self._note_extent(queue)
 
     def take_restarted(self) -> _Files:
-        """Return the files of queues that began anew; the caller may close and remove them."""
+        """Return files that no queue needs any more; the caller may close and remove them."""
         gone, self._gone = self._gone, []
         return gone
 
