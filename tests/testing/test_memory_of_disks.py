@@ -10,7 +10,7 @@ from reliable_mq.testing.memory_disk import MemoryDisk
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 file = MemoryDisk().open("timerlog/0", 200 * 1024 * 1024)
 for at in range(0, 200 * 1024 * 1024, 1024 * 1024):
-    assert not any(file.read(at, 4096))
+    assert not any(file.read(at, 1024 * 1024))
 file.write(7, [b"written"])
 assert file.read(6, 9) == b"\\0written\\0"
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // UNIT)
