@@ -74,8 +74,12 @@ class _Content:
 
 
 def _zeros(size: int) -> bytearray | mmap.mmap:
-    """Return so many zero bytes; many of them cost nothing until they are written."""
-    return mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
+    """Return so many zero bytes; many of them cost nothing until they are written.
+
+    Of a shared map, each page that is read would be allocated, too: a hundred MiB for a timer log.
+    """
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return mmap.mmap(-1, size, flags=private) if size >= _LARGE else bytearray(size)
 
 
 def _sectors(at: int, data: bytes) -> range:
