@@ -30,6 +30,7 @@ MEASUREMENTS = (
     "pair_lag",
     "pair_copy",
     "consume_throughput",
+    "by_message",
     "broker_scale",
     "client_rivals",
     "client_failover",
