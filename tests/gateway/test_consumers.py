@@ -94,7 +94,7 @@ def test_an_orderly_group_gets_the_next_message_after_the_acknowledgement(
     client.consumer("lane-readers", "lane")
     for number in range(2):
         client.send("lane", b"%d" % number, number, message_type=2, message_group="g")
-    one = {"batch_size": 1, "attempt_id": "first"}
+    one: dict[str, Any] = {"batch_size": 1, "attempt_id": "first"}
     (first,) = received(client, "lane-readers", "lane", 1, **one)
     assert first.body == b"0"
     again = client.receive("lane-readers", "lane", **one)[2]
