@@ -152,7 +152,7 @@ class TestStories:
 
     def test_messages_of_a_group_keep_their_order(self, teller: Teller) -> None:
         seen = teller.told("fifo", "FIFO", is_orderly=True)["seen"]
-        # The client for Node.js does not try a failed message of a group again, at Apache's neither.
+        # Node.js: a failed message of a group is not tried again, at Apache's proxy neither.
         expected = (0, 1, 2, 3, 4, 5) if teller.language == "node" else (0, 1, 2, 2, 3, 4, 5)
         assert seen == [f"body {number}" for number in expected]
 
