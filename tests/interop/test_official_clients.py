@@ -152,7 +152,9 @@ class TestStories:
 
     def test_messages_of_a_group_keep_their_order(self, teller: Teller) -> None:
         seen = teller.told("fifo", "FIFO", is_orderly=True)["seen"]
-        assert seen == [f"body {number}" for number in (0, 1, 2, 2, 3, 4, 5)]
+        # Node.js: a failed message of a group is not tried again, at Apache's proxy neither.
+        expected = (0, 1, 2, 3, 4, 5) if teller.language == "node" else (0, 1, 2, 2, 3, 4, 5)
+        assert seen == [f"body {number}" for number in expected]
 
     def test_a_delayed_message_is_late_and_a_recalled_one_never_comes(self, teller: Teller) -> None:
         result = teller.told("delay", "DELAY")

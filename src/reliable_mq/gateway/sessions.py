@@ -8,6 +8,7 @@ Source: Apache RocketMQ `GrpcClientSettingsManager`, `ClientActivity`.
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.gateway.acting import Acting
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
 from reliable_mq.gateway.group_policy import GroupPolicy
@@ -22,6 +23,10 @@ SESSIONS_MAX = 50_000
 NAMES_MAX = 1_000
 """The most topics that one client may name in its settings."""
 PROPERTIES_MAX, PROPERTIES_SIZE_MAX = 32, 4096
+SETTINGS_SIZE_MAX = 64 * 1024
+"""The most bytes of the settings of one client,"""
+SETTINGS_SIZES_MAX = 64 * 1024 * 1024
+"""and of all clients together."""
 
 _PRODUCER_ATTEMPTS = 3
 _PRODUCER_BACKOFF = (10, 1_000, 2.0)  # first and longest wait in ms, and the factor
@@ -70,10 +75,11 @@ class Session:
 
 
 class Sessions:
-    """All clients. It is bounded: a flood of clients makes the silent ones forgotten."""
+    """All clients. Invariant: `_size` is that of their settings, and bounded as their number is."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
+        self._size = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -97,27 +103,48 @@ class Sessions:
                 Code.BAD_REQUEST, "there is no publishing or subscription data in settings"
             )
         _check_properties(settings.client_properties)
+        size = settings.ByteSize()
+        names = _topics_of(settings)
+        if size > SETTINGS_SIZE_MAX or len(names) > NAMES_MAX:
+            raise RpcRefused(
+                Code.BAD_REQUEST,
+                f"settings have at most {NAMES_MAX} topics and {SETTINGS_SIZE_MAX} bytes",
+            )
         session = self._by_id.get(client_id)
+        grown = self._size + size - (session.settings.ByteSize() if session is not None else 0)
+        is_full = session is None and len(self._by_id) >= SESSIONS_MAX
+        if is_full or grown > SETTINGS_SIZES_MAX:
+            raise RpcRefused(
+                Code.TOO_MANY_REQUESTS, f"{len(self._by_id)} clients are connected, with settings"
+            )
         if session is None:
-            if len(self._by_id) >= SESSIONS_MAX:
-                raise RpcRefused(Code.TOO_MANY_REQUESTS, f"{SESSIONS_MAX} clients are connected")
             session = self._by_id[client_id] = Session(client_id, settings)
+        self._size = grown
         session.settings, session.seen_at = settings, now
         if which == "publishing":
-            names = [each.name for each in settings.publishing.topics]
             session.kind, session.group = ClientKind.PRODUCER, ""
         else:
-            names = [each.topic.name for each in settings.subscription.subscriptions]
             session.kind = _consumer_kind(settings)
             session.group = settings.subscription.group.name
-        if len(names) > NAMES_MAX:
-            raise RpcRefused(Code.BAD_REQUEST, f"settings with more than {NAMES_MAX} topics")
         session.topics = frozenset(names)
         return session
 
     def drop(self, client_id: str) -> Session | None:
         """Forget a client, and return it."""
-        return self._by_id.pop(client_id, None)
+        session = self._by_id.pop(client_id, None)
+        if session is not None:
+            self._size -= session.settings.ByteSize()
+        return session
+
+    def invariants(self) -> None:
+        """Check the size.
+
+        Raises:
+            InvariantBroken: when it is not that of all settings.
+        """
+        size = sum(each.settings.ByteSize() for each in self._by_id.values())
+        if size != self._size:
+            raise InvariantBroken(f"settings of {size} bytes, not {self._size}")
 
     def silent(self, now: float) -> list[Session]:
         """Return the clients that have left without a word."""
@@ -143,6 +170,12 @@ class Sessions:
             if each.kind is ClientKind.PRODUCER and each.is_connected:
                 found |= each.topics
         return found
+
+
+def _topics_of(settings: Any) -> list[str]:
+    if settings.WhichOneof("pub_sub") == "publishing":
+        return [each.name for each in settings.publishing.topics]
+    return [each.topic.name for each in settings.subscription.subscriptions]
 
 
 def _consumer_kind(settings: Any) -> ClientKind:

@@ -71,7 +71,7 @@ const stories = {
     found.sort((left, right) => (left.body.toString() < right.body.toString() ? -1 : 1));
     const seen = found.map(view => ({ number: sent.get(view.messageId), body: view.body.toString(), tag: view.tag,
       keys: [...view.keys].sort(), shop: view.properties.get('shop'), attempt: view.deliveryAttempt,
-      corrupted: view.corrupted }));
+      corrupted: Boolean(view.corrupted) }));
     return { seen, left: (await from.receive(1, 15000)).length };
   },
   async change() {
