@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import SERVER_JARS
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.pop_world import Taken, ack_header, taken
 from tests.broker_core.raw_client import RawClient
@@ -317,7 +318,13 @@ def told(
 ) -> dict[str, str]:
     directory = tmp_path_factory.mktemp(f"pop-java-{request.param}")
     with skipped_without_java(), BROKERS[request.param](directory) as broker:
-        lines = run_source("PopConsumption", directory, broker.name_server_address, broker.address)
+        lines = run_source(
+            "PopConsumption",
+            directory,
+            broker.name_server_address,
+            broker.address,
+            jars=SERVER_JARS,
+        )
     return dict(line.split(": ", 1) for line in lines if ": " in line)
 
 

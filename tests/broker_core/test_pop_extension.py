@@ -1,0 +1,88 @@
+"""Another invisible time for a popped message: it has a new handle, and comes back at its time."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.broker_core.broker_world import START_MS
+from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld
+
+from reliable_mq.wire.codes import ResponseCode as Answer
+
+
+@pytest.fixture
+def world() -> Iterator[PopWorld]:
+    world = PopWorld()
+    yield world
+    world.check()
+
+
+def send_some(world: PopWorld, count: int) -> None:
+    for number in range(count):
+        world.send(b"%d" % number)
+
+
+def test_an_extended_message_comes_back_later(world: PopWorld) -> None:
+    send_some(world, 2)
+    first, second = world.pop()
+    world.pass_time(4_000)
+    answer = world.extend(first, 20_000)
+    assert answer.code == Answer.SUCCESS
+    assert answer.ext_fields == {
+        "popTime": str(START_MS + 4_000),
+        "invisibleTime": "20000",
+        "reviveQid": str(first.handle.revive_queue),
+    }
+
+    world.pass_time(INVISIBLE_MS)
+    assert world.bodies() == [b"1"]
+    world.pass_time(4_000 + 20_000 - 14_000)
+    assert b"0" in world.bodies()
+    assert second.body == b"1"
+
+
+def test_an_extended_message_is_acknowledged_by_its_new_handle(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    ext = world.extend(message, 20_000).ext_fields
+    handle = message.handle._replace(
+        start_offset=0, popped_ms=int(ext["popTime"]), invisible_ms=int(ext["invisibleTime"])
+    )
+    assert world.ack(message._replace(handle=handle)).code == Answer.SUCCESS
+
+    world.pass_time(40_000)
+
+    assert world.bodies() == []
+
+
+def test_the_old_handle_of_an_extended_message_acknowledges_nothing(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    world.extend(message, 20_000)
+    assert world.ack(message).code == Answer.SUCCESS
+
+    world.pass_time(21_000)
+
+    assert world.bodies() == [b"0"]
+
+
+def test_a_message_may_be_extended_in_the_millisecond_of_its_pop(world: PopWorld) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    world.extend(message, INVISIBLE_MS)
+
+    world.pass_time(INVISIBLE_MS + 100)
+
+    assert world.bodies() == [b"0"]
+
+
+@pytest.mark.parametrize("invisible_ms", [0, -5, 1])
+def test_a_message_without_invisible_time_comes_back_at_once(
+    world: PopWorld, invisible_ms: int
+) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    assert world.extend(message, invisible_ms).code == Answer.SUCCESS
+
+    world.pass_time(200, step=20)
+
+    assert world.bodies() == [b"0"]
