@@ -340,3 +340,14 @@ def test_clients_cannot_forge_acknowledgements(world: PopWorld) -> None:
     answer = world.ask(Ask.SEND_MESSAGE_V2, header, b"{}")
 
     assert answer.code == Answer.NO_PERMISSION
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_a_message_that_is_passed_on_has_no_handle(world: PopWorld, topic: str) -> None:
+    header = send_header(POP_CK="0 1 2 3 0 b 0 0")
+    if topic != TOPIC:
+        header = {**send_header(POP_CK="0 1 2 3 0 b 0 0", TRAN_MSG="true", PGROUP="p"), "f": 4}
+    assert world.ask(Ask.SEND_MESSAGE_V2, header, b"on").code == Answer.SUCCESS
+
+    records = list(world.state.store.log.pieces(0, world.state.store.log.end))
+    assert b"POP_CK" not in b"".join(records)

@@ -128,7 +128,10 @@ def test_a_record_of_a_retry_topic_is_given_as_one_of_its_topic(
     assert given.property_map().get("A", "") == ("b" if properties else "")
 
 
-def test_a_handle_that_is_there_stays() -> None:
-    given = decode_record(with_handle(record("%RETRY%g_t", b"POP_CK\x01x\x02"), "t", "new"))
+@pytest.mark.parametrize("properties", [b"POP_CK\x01x\x02", b"A\x01b\x02POP_CK\x01x"])
+def test_a_handle_of_an_earlier_pop_is_replaced(properties: bytes) -> None:
+    given = decode_record(with_handle(record("%RETRY%g_t", properties), "t", "new"))
 
-    assert given.property_map() == {"POP_CK": "x"}
+    assert given.property_map()["POP_CK"] == "new"
+    assert given.properties.count(b"POP_CK") == 1
+    assert given.property_map().get("A", "b") == "b"

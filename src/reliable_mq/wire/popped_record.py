@@ -23,16 +23,18 @@ _END = PROPERTY_SEPARATOR.encode()
 
 
 def with_handle(record: bytes, topic: str, handle: str) -> bytes:
-    """Return a record with another topic, and with a handle unless it has one.
+    """Return a record with another topic, and with a handle in place of any other one.
 
     Raises:
         RecordError: when it is no record.
     """
     properties = decode_record(record).properties
-    if not (properties.startswith(_NAME) or _END + _NAME in properties):
-        if properties and not properties.endswith(_END):
-            properties += _END
-        properties += _NAME + handle.encode() + _END
+    if properties.startswith(_NAME) or _END + _NAME in properties:  # of an earlier pop
+        pairs = properties.split(_END)
+        properties = _END.join([pair for pair in pairs if not pair.startswith(_NAME)])
+    if properties and not properties.endswith(_END):
+        properties += _END
+    properties += _NAME + handle.encode() + _END
     if len(properties) > _I16_MAX:  # the consumer makes the handle from the reply's fields
         properties = decode_record(record).properties
     name = topic.encode()

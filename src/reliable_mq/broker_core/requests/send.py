@@ -42,6 +42,7 @@ from reliable_mq.wire.properties import (
     CLUSTER,
     DELAY,
     MSG_REGION,
+    POP_CK,
     PROPERTY_SEPARATOR,
     TRACE_ON,
     TRANSACTION_PREPARED,
@@ -60,7 +61,10 @@ _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # bytes that the broker
 _END_CODE = _END[0]
 _PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
 # Names that the broker decides about or adds itself; the timers' names have several endings.
-_NAMED_HERE = (TRANSACTION_PREPARED, DELAY, MSG_REGION, TRACE_ON, CLUSTER, r"TIMER_DEL\w*")
+_NAMED_HERE = (
+    *(TRANSACTION_PREPARED, DELAY, MSG_REGION, TRACE_ON, CLUSTER, r"TIMER_DEL\w*"),
+    POP_CK,
+)
 _named_here = re.compile(f"\x02(?:{'|'.join(_NAMED_HERE)})\x01".encode()).search
 
 
@@ -261,6 +265,7 @@ def _send_half(
     now_ms = request.now_ms
     identified = _identified(properties, state.new_message_ids(now_ms))
     named = decode_properties(identified + state.broker_properties)
+    named.pop(POP_CK, None)
     if not is_half(named, message.reconsume_times):
         message.sys_flag &= ~TRANSACTION_MASK
         return False
@@ -298,6 +303,7 @@ def _append_rewritten(
 ) -> AppendResult:
     """Store a message with properties that the broker decides about."""
     properties = decode_properties(stored_properties + state.broker_properties)
+    properties.pop(POP_CK, None)  # the handle of another message
     level = _delay_level(properties.get(DELAY, "0"))
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
     if is_dead:
