@@ -258,9 +258,9 @@ def tend(slave: Machine, follower: Follower, disk: WatchedDisk, master: BrokerCo
     if core is None:
         return ""
     log = core.state.store.log
-    starts = (log.start, master.state.store.log.start)
+    common = max(log.start, master.state.store.log.start)  # where both logs are there
     has_other = core.state.is_unverified and not disk.is_full
-    lacks_all = has_other and 0 < follower.same <= max(starts)
+    lacks_all = has_other and follower.same <= common > 0
     if 0 < log.end <= master.state.store.log.start or lacks_all:  # no record is in both logs
         slave.lose_disk()
         follower.emptied()

@@ -55,6 +55,14 @@ class Waiting:
                 wait.must_be_answered = True  # at once only if it is a member's
                 wait.resets += 1
 
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a pull of a group waits whose offset was reset."""
+        place = (group, topic, queue_id)
+        return any(
+            each.resets and (each.group, each.topic, each.queue_id) == place
+            for each in self._waits.values()
+        )
+
     def ticked(self, now_ms: int) -> None:
         """Note the time: who has waited long enough must be answered."""
         for wait in self._waits.values():

@@ -71,8 +71,11 @@ class Pull:
             return []
         place = (header.consumer_group, header.topic, header.queue_id)
         if place in tables.resets:
-            asked.facts = _Reset(tables.resets.pop(place))
-            return []
+            offset = tables.resets.pop(place)
+            if not model.waiting.has_reset(*place):
+                asked.facts = _Reset(offset)
+                return []
+            tables.doubtful[place] = offset  # one that waits is told, this one, or both
         if header.sys_flag & COMMIT:
             tables.commit(*place, header.commit_offset)
         count = model.shown_count(header.topic, header.queue_id)
