@@ -15,8 +15,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.waiting import NEVER_BUSY, run_process
 from tests.with_java import SERVERS, skipped_without_java
 
-MESSAGES = 1_000
-"""Some thirty pulls; a consumer of Apache's takes 32 messages at once."""
+MESSAGES = 4_000
 PROGRAM_SECONDS_MAX = 400
 SEND_MS_MAX = 300_000
 """Of a send with all its tries. Java's own 3 s may pass on a busy machine: 16 threads begin."""
