@@ -6,6 +6,7 @@ comes at once, or not at all. Nothing runs by itself: a consumer reads when `ste
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -15,6 +16,10 @@ from reliable_mq.client.consuming.assignment import give_all_back, give_back, ke
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import commit
+from reliable_mq.client.consuming.pop_leases import acknowledge, change_invisible
+from reliable_mq.client.consuming.pop_shares import shares_of
+from reliable_mq.client.consuming.popped_queue import PopLease
+from reliable_mq.client.consuming.popping import RENEW_PART, pop
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import Handler, Subscription
@@ -35,6 +40,7 @@ from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.outgoing import Sign
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
+from reliable_mq.limits import PULL_COUNT_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, outcomes_of
 from reliable_mq.testing.faults import Faults
@@ -103,7 +109,8 @@ class MemoryEngine(ClientEngine):
             routes=self._routes,
             producer=self.carrier,
         )
-        reader = MemoryConsumer(self, group, handler, self._clock, self._faults)
+        kind = MemoryMessageConsumer if subscription.by_message else MemoryConsumer
+        reader = kind(self, group, handler, self._clock, self._faults)
         self._memory_readers.append(reader)
         self.join(reader)
         return reader
@@ -260,7 +267,7 @@ class MemoryConsumer(GroupMember):
                 batches.append(batch)
             for batch in self._faults.ordered(batches):
                 handled += await self._handle(batch)
-            await self._client.run(commit(self.group, self.group.all_queues))
+            await self._commit()
         except (ReliableMQError, TimeStandsStill):
             return 0  # the broker is away; what was taken comes again
         return handled
@@ -279,14 +286,11 @@ class MemoryConsumer(GroupMember):
         finally:
             await self._client.leave_group(self.group)
 
+    async def _commit(self) -> None:
+        await self._client.run(commit(self.group, self.group.all_queues))
+
     async def _read(self) -> None:
-        for topic in self.group.subscription.topics:
-            try:
-                await self._client.run(self.group.routes.of(topic))
-            except ReliableMQError:
-                continue  # nobody has sent to it yet
-        # In full each time: where time leaps, the broker has forgotten who was silent meanwhile.
-        await self._client.send_full_heartbeats()
+        await self._introduce()
         await self._client.run(rebalance(self.group))
         for assigned in [each for each in self.group.all_queues if each.leaving]:
             await self._client.run(give_back(self.group, assigned))
@@ -296,6 +300,15 @@ class MemoryConsumer(GroupMember):
             while assigned.is_started and assigned.has_room and before != assigned.next_offset:
                 before = assigned.next_offset
                 await self._client.run(pull_once(self.group, assigned))
+
+    async def _introduce(self) -> None:
+        for topic in self.group.subscription.topics:
+            try:
+                await self._client.run(self.group.routes.of(topic))
+            except ReliableMQError:
+                continue  # nobody has sent to it yet
+        # In full each time: where time leaps, the broker has forgotten who was silent meanwhile.
+        await self._client.send_full_heartbeats()
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> int:
         """Handle a batch, and settle each of it; delayed ones are held instead."""
@@ -333,3 +346,47 @@ class MemoryConsumer(GroupMember):
         if found is None:
             raise LookupError(f"{message.queue} was given back while it was read")
         return found
+
+
+class MemoryMessageConsumer(MemoryConsumer):
+    """A member of a group whose members share messages: it pops, and acknowledges each message."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._handled: list[PopLease] = []
+
+    async def close(self) -> None:
+        """Give back what was not handled, and leave the group."""
+        queues = self.group.popped_queues
+        left = [queue.drop(offset) for queue in queues for offset in list(queue.leases)]
+        try:
+            await self._client.run(change_invisible(self.group, left, 0.0))
+        finally:
+            await self._client.leave_group(self.group)
+
+    async def _read(self) -> None:
+        await self._introduce()
+        await self._extend()
+        seconds = self.group.subscription.invisible_seconds
+        for share in sorted((await self._client.run(shares_of(self.group))).shares):
+            flow = partial(pop, self.group, share, PULL_COUNT_MAX)
+            while leases := (
+                await self._client.run(flow(invisible_seconds=seconds, poll_seconds=0.0))
+            ).leases:
+                for lease in leases:
+                    queue = self.group.popped_queue(lease.message.queue, self._handled.append)
+                    queue.add_popped([lease])
+
+    async def _extend(self) -> None:
+        now, seconds = self._clock.now(), self.group.subscription.invisible_seconds
+        for queue in self.group.popped_queues:
+            for offset in queue.expired(now):
+                queue.drop(offset)
+            due = [lease for lease in queue.leases.values() if lease.renew_at <= now]
+            await self._client.run(change_invisible(self.group, due, seconds, RENEW_PART))
+
+    async def _commit(self) -> None:
+        """Acknowledge what was handled; what cannot be acknowledged comes again."""
+        handled, self._handled[:] = list(self._handled), []
+        for lease in handled:
+            await self._client.run(acknowledge(self.group, lease.handle.broker, [lease]))

@@ -62,7 +62,7 @@ class PoppedQueue(AssignedQueue):
         budget: FlowBudget | None = None,
     ) -> None:
         super().__init__(queue, ordered=False, needs_lock=False, settings=settings, budget=budget)
-        self.next_offset = 0
+        self.next_offset = self.committed_offset = 0
         self.leases: dict[int, PopLease] = {}
         self._acknowledge = acknowledge
         self._earliest_end = math.inf
