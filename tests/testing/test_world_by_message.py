@@ -36,7 +36,7 @@ def test_a_message_that_fails_comes_back_after_its_wait_and_is_rejected_at_last(
     def handle(message: ReceivedMessage) -> None:
         seen.append(message.reconsume_times)
         if len(seen) == 1:
-            raise Retry(after=10.0)
+            raise Retry(after=4.0)
         if len(seen) == 2:
             raise Reject("it is refused")
 
@@ -45,9 +45,9 @@ def test_a_message_that_fails_comes_back_after_its_wait_and_is_rejected_at_last(
         order = shop.place()
         world.deliver()
         assert seen == [0]
-        world.advance(seconds=8)
+        world.advance(seconds=2)
         assert seen == [0]
-        world.advance(seconds=5)
+        world.advance(seconds=4)
         assert seen == [0, 1], "as the next attempt"
         (letter,) = world.dead_letters("payments")
         assert letter.keys == (str(order),)
