@@ -1,5 +1,6 @@
 """Whoever makes a topic or a group, or sends to a topic that is new, is answered when it lasts."""
 
+import gc
 from functools import partial
 
 import pytest
@@ -152,6 +153,16 @@ def test_the_text_of_many_topics_is_joined_by_whoever_writes_it_in_short_pieces(
     table = fastjson.loads("".join(pieces))["topicConfigTable"]
     assert "t-4999" in table
     assert "later" not in table
+
+
+def test_the_garbage_collector_passes_over_the_rows_that_wait_for_their_write(
+    world: BrokerWorld,
+) -> None:
+    """It would look at 100,000 of them several times while they are written."""
+    text = world.state.topics.dump()
+    gc.collect()
+    assert not gc.is_tracked(text._rows)
+    assert TOPIC not in str(text)
 
 
 @pytest.mark.parametrize("count", [0, 1, 256, 257])
