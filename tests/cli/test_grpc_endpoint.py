@@ -1,0 +1,79 @@
+"""`reliable-mq proxy` and `broker --grpc-port`: what is wrong is one line that says what to do."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT_EXTRA = (
+    "import sys; sys.modules['google'] = sys.modules['google.protobuf'] = None;"
+    "from reliable_mq.cli.main import run; sys.exit(run(sys.argv[1:]))"
+)
+SECONDS = 60
+
+
+def said(*words: str, program: tuple[str, ...] = ("-m", "reliable_mq.cli.main")) -> tuple[int, str]:
+    """Run a command that fails; return its exit code and what it says."""
+    run = subprocess.run(
+        [sys.executable, *program, *words],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return run.returncode, run.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("proxy", "--namesrv", "127.0.0.1:1"), ("broker", "--grpc-port", "0", "--store")],
+)
+def test_a_missing_extra_is_named_before_anything_starts(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    given = (*words, str(store)) if words[-1] == "--store" else words
+    _, text = said(*given, program=("-c", WITHOUT_EXTRA))
+    assert text.endswith("pip install 'reliable-mq[grpc]'")
+    assert len(text.splitlines()) == 1
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "--namesrv is missing"),
+        (("--namesrv", "a:1", "--set", "foo=bar"), "foo is no setting of the proxy"),
+        (("--namesrv", "a:1", "--set", "authenticationEnabled=maybe"), "write true or false"),
+        (("--namesrv", "a:1", "--set", "tls.server.mode=enforcing"), "tls.server.certPath"),
+    ],
+)
+def test_a_wrong_option_of_the_proxy_is_one_line(words: tuple[str, ...], text: str) -> None:
+    code, error = said("proxy", *words)
+    assert code
+    assert text in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, error = said("proxy", "--namesrv", "127.0.0.1:1", "--port", port)
+        assert code
+        assert "--port (0: a free one)" in error
+        ports = ("--port", "0", "--namesrv-port", "0", "--grpc-port", port)
+        code, error = said("broker", "--store", str(tmp_path), *ports)
+        assert code
+        assert "--grpc-port (0: a free one)" in error
+
+
+def test_a_broker_under_a_controller_has_no_endpoint(tmp_path: Path) -> None:
+    settings = ("--set", "enableControllerMode=true", "--set", "controllerAddr=127.0.0.1:1")
+    names = ("--namesrv", "127.0.0.1:1", "--grpc-port", "0")
+    code, error = said("broker", "--store", str(tmp_path), *names, *settings)
+    assert code
+    assert "reliable-mq proxy" in error
