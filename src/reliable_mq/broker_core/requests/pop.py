@@ -6,7 +6,6 @@ when the checkpoints are stored as the flush type promises.
 Source: Apache RocketMQ `PopMessageProcessor`.
 """
 
-import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -18,6 +17,7 @@ from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
 from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
+from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
 from reliable_mq.broker_core.requests.pull import find, inline_wanted, refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -38,7 +38,7 @@ from reliable_mq.wire.pop_handle import (
 )
 from reliable_mq.wire.pop_headers import PopMessageHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopCheckpoint
-from reliable_mq.wire.popped_record import with_handle
+from reliable_mq.wire.popped_record import has_handle
 
 log = limited_log(__name__)
 
@@ -47,7 +47,6 @@ _RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _LATE_MS = 500  # of a request that has waited elsewhere
 _EARLY_MS = 50  # a wait ends so long before its time, so that the reply is in time
 _POP_COST = 100  # microseconds
-_SIZE_AND_NUMBER = struct.Struct(">i16xq")
 _MOVED = ("OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_BADLY")
 _SKIPPED = ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING")
 FOUND, _NOTHING = "FOUND", "NO_MESSAGE_IN_QUEUE"
@@ -297,7 +296,7 @@ def _hand_out(
 ) -> None:
     """Give messages to a pop, and write their checkpoint or note their order."""
     header, group = pop.header, pop.header.consumer_group
-    sizes, offsets = _places_in(body)
+    sizes, offsets = places_in(body)
     broker = state.config.broker_name
     if header.order:
         pop.counts += state.orders.handed_out(
@@ -317,45 +316,16 @@ def _hand_out(
     if state.quotas.limit_pulls:
         state.quotas.charge_pull(group, pop.user, len(offsets), len(body))
     if topic != header.topic:
-        body = _with_handles(pop, topic, broker, queue_id, offset, body, sizes, offsets)
+        popped = pop.now_ms, header.invisible_time, pop.revive_queue
+        handle = PopHandle(offset, *popped, kind_of(topic), broker, queue_id)
+        body = with_handles(body, sizes, offsets, header.topic, handle)
+    elif has_handle(body):
+        body = without_handles(body, sizes, topic)
     pop.bodies.append(body)
     pop.starts.append(start_offset_field(topic, queue_id, offset))
     pop.offsets.append(offsets_field(topic, queue_id, offsets))
     pop.room -= len(offsets)
     pop.size_left -= len(body)
-
-
-def _with_handles(
-    pop: _Pop,
-    topic: str,
-    broker: str,
-    queue_id: int,
-    start: int,
-    body: bytes,
-    sizes: list[int],
-    offsets: list[int],
-) -> bytes:
-    """Return messages of a retry topic as messages of the topic itself, with their handles."""
-    records, at = [], 0
-    popped = pop.now_ms, pop.header.invisible_time, pop.revive_queue
-    for size, offset in zip(sizes, offsets, strict=True):
-        handle = PopHandle(start, *popped, kind_of(topic), broker, queue_id, offset)
-        records.append(with_handle(body[at : at + size], pop.header.topic, handle.text()))
-        at += size
-    return b"".join(records)
-
-
-def _places_in(body: bytes) -> tuple[list[int], list[int]]:
-    """Return the sizes and the queue offsets of the records in a body."""
-    sizes: list[int] = []
-    offsets: list[int] = []
-    at, end = 0, len(body)
-    while at < end:
-        size, offset = _SIZE_AND_NUMBER.unpack_from(body, at)
-        sizes.append(size)
-        offsets.append(offset)
-        at += size
-    return sizes, offsets
 
 
 def _ext(pop: _Pop) -> dict[str, str]:
