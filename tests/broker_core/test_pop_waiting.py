@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_core.broker_world import GROUP, send_header, there
+from tests.broker_core.broker_world import GROUP, TOPIC, send_header, there
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, taken
 
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
+from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
+from reliable_mq.wire.properties import encode_properties
 
 
 @pytest.fixture
@@ -82,6 +85,62 @@ def test_the_messages_that_a_woken_pop_leaves_wake_the_next_one(world: PopWorld)
 
     found = [taken(answer)[0].body for of in (1, 2) for answer in world.inbox[of]]
     assert found == [b"a", b"b"]
+
+
+def send_foreign(world: PopWorld, count: int) -> None:
+    """Send messages that the tests' pops with a filter do not want."""
+    item = BatchItem(0, b"f", encode_properties({"TAGS": "A", "UNIQ_KEY": "F" * 32}))
+    for begin in range(0, count, 250):
+        body = encode_batch([item] * min(250, count - begin))
+        assert world.ask(Ask.SEND_BATCH_MESSAGE, send_header(), body, of=9).code == 0
+
+
+def test_one_poll_finds_its_message_behind_thousands_of_others(world: PopWorld) -> None:
+    send_foreign(world, 5_000)
+    world.send(b"wanted", TAGS="B")
+
+    answer = world.begin(Ask.POP_MESSAGE, world.pop_header(exp="B", pollTime=15_000), of=2)
+
+    assert [each.body for each in taken(there(answer))] == [b"wanted"]
+
+
+def test_a_pop_looks_at_each_message_once_and_then_rests(
+    world: PopWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[WaitingPop] = []
+    hold = world.state.pops.hold
+
+    def count(pop: WaitingPop) -> None:
+        looks.append(pop)
+        hold(pop)
+
+    monkeypatch.setattr(world.state.pops, "hold", count)
+    send_foreign(world, 5_000)
+
+    world.begin(Ask.POP_MESSAGE, world.pop_header(exp="B", pollTime=15_000), of=2)
+    world.pass_time(5_000)
+
+    assert len(looks) <= 1 + 5_000 // 800
+    assert not world.state.pops.ready
+    world.send(b"wanted", TAGS="B")
+    assert [taken(answer)[0].body for answer in world.inbox[2]] == [b"wanted"]
+
+
+def test_a_turn_looks_at_a_bounded_number_of_messages(world: PopWorld) -> None:
+    send_foreign(world, 40_000)
+    world.send(b"wanted", TAGS="B")
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(exp="B", pollTime=15_000), of=2) is None
+    before = there(world.state.offsets.get(GROUP, TOPIC, 0))
+
+    world.is_writing = False
+    world.finish_turn()
+
+    looked_at = there(world.state.offsets.get(GROUP, TOPIC, 0)) - before
+    assert 800 <= looked_at <= 12 * 800
+    assert world.state.is_turn_due
+    world.is_writing = True
+    world.pass_time(1_000)
+    assert [taken(answer)[0].body for answer in world.inbox[2]] == [b"wanted"]
 
 
 def test_a_closed_connection_waits_for_nothing(world: PopWorld) -> None:

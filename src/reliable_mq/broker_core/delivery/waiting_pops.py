@@ -124,6 +124,10 @@ class WaitingPops:
                 return True
         return False
 
+    def go_on(self, pop: WaitingPop) -> None:
+        """Make a pop ready that waits: it has not looked at all messages yet."""
+        self._make_ready(pop.number)
+
     def _make_ready(self, number: int) -> None:
         self._unlist(self.waiting[number])
         self.ready.append(number)

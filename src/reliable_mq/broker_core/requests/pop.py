@@ -14,6 +14,7 @@ from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
 from reliable_mq.broker_core.delivery.popped import PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
+from reliable_mq.broker_core.requests.filtered_pull import scan_cost
 from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
@@ -64,6 +65,8 @@ class _Pop(msgspec.Struct):
     room: int
     size_left: int
     rest: int = 0
+    work: int = 0  # microseconds of looking at messages that are not wanted
+    is_moved: bool = False  # behind messages that are not wanted
     end: int = 0  # of the log behind its checkpoints
     bodies: list[bytes] = msgspec.field(default_factory=list)
     starts: list[str] = msgspec.field(default_factory=list)
@@ -146,8 +149,18 @@ def _wait(
     if not state.pops.has_room(waiting):
         return _nothing(command, ResponseCode.POLLING_FULL, pop)
     if not command.is_oneway:
-        state.pops.hold(waiting)
+        _hold(state, waiting, pop)
     return None
+
+
+def _hold(state: BrokerState, waiting: WaitingPop, pop: _Pop) -> None:
+    """Let a pop wait; it goes on in the next turn while it has not looked at all that is there.
+
+    Otherwise the messages behind the limit of one look would wait until the next one arrives.
+    """
+    state.pops.hold(waiting)
+    if pop.is_moved and pop.rest > 0:
+        state.pops.go_on(waiting)
 
 
 def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int:
@@ -156,20 +169,20 @@ def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> 
     The caller must not hold it. Permissions may have changed, so they are checked again.
     """
     try:
-        size = _answer_waiting(state, waiting, now_ms)
+        work = _answer_waiting(state, waiting, now_ms)
     except InvariantBroken:
         raise
     except RequestRefused as refused:
         answer = reply(waiting.command, refused.code, refused.remark, refused.ext)
         state.reply(waiting.connection, encode_answer(answer))
-        size = 0
+        work = 0
     except Exception as error:  # noqa: BLE001 - it is logged
         broker_events.WAITING_PULL_FAILED.log(log, traceback_of=True, client=waiting.address)
         text = f"{type(error).__name__}: {error}"
         answer = reply(waiting.command, ResponseCode.SYSTEM_ERROR, text)
         state.reply(waiting.connection, encode_answer(answer))
-        size = 0
-    return _POP_COST + size // BYTES_FOR_COST
+        work = 0
+    return _POP_COST + work
 
 
 def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int:
@@ -188,11 +201,11 @@ def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int
         _send(state, waiting.connection, waiting.command, pop)
         _tell_others(state, pop)
     elif now_ms < waiting.deadline_ms:
-        state.pops.hold(waiting)
+        _hold(state, waiting, pop)
     else:
         answer = _nothing(waiting.command, ResponseCode.POLLING_TIMEOUT, pop)
         state.reply(waiting.connection, encode_answer(answer))
-    return sum(map(len, pop.bodies))
+    return pop.work + sum(map(len, pop.bodies)) // BYTES_FOR_COST
 
 
 def _pop(
@@ -268,10 +281,12 @@ def _pop_queue(state: BrokerState, pop: _Pop, topic: str, queue_id: int) -> None
         state.offsets.commit(group, topic, queue_id, offset)
         found = find(state, msgspec.structs.replace(pull, queue_offset=offset), pop.wanted)
     pop.rest += max(0, queue.end - found.next_offset)
+    pop.work += scan_cost(pop.wanted, max(0, found.next_offset - offset))
     if found.status == FOUND:
         body = found.body if isinstance(found.body, bytes) else b"".join(found.body.pieces)
         _hand_out(state, pop, topic, queue_id, offset, found.next_offset, body)
     elif found.status in _SKIPPED and found.next_offset > offset:
+        pop.is_moved = True
         _move(state, group, topic, queue_id, found.next_offset)
 
 
