@@ -45,6 +45,7 @@ def kept(world: PopWorld) -> tuple[object, ...]:
         ({"invisibleTime": None}, Answer.SYSTEM_ERROR, "invisibleTime"),
         ({"invisibleTime": 2**63}, Answer.SYSTEM_ERROR, "invisibleTime"),
         ({"invisibleTime": 259_200_001}, Answer.INVALID_PARAMETER, "timerMaxDelaySec"),
+        ({"attemptId": "a" * 256}, Answer.INVALID_PARAMETER, "use at most 255"),
         ({"exp": "||"}, Answer.SUBSCRIPTION_PARSE_FAILED, "subscription failed"),
         ({"exp": "a >", "expType": "SQL92"}, Answer.SYSTEM_ERROR, "does not support"),
     ],

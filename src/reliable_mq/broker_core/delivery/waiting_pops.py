@@ -25,13 +25,17 @@ OF_CONNECTION_MAX = 10_000
 _HEAP_SIZE_MIN = 64
 _POP_SIZE = 1_500  # bytes of memory: measured, rounded up
 _PART_SIZE = 450
+_CHARACTER_SIZE = 4
 SIZE_MAX = 128 * 1024 * 1024
 
 _Key = tuple[str, int]  # group and queue
 
 
 class WaitingPop(msgspec.Struct, eq=False):
-    """One waiting request. `header` is its own; `wanted` as in `WaitingPull`."""
+    """One waiting request. `header` is its own; `wanted` as in `WaitingPull`.
+
+    `size` is its memory in bytes, estimated.
+    """
 
     connection: int
     address: str
@@ -41,21 +45,21 @@ class WaitingPop(msgspec.Struct, eq=False):
     wanted: Wanted = None
     user: str = ""
     number: int = 0
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        texts = (each for each in msgspec.structs.astuple(self.header) if isinstance(each, str))
+        size = _POP_SIZE + _CHARACTER_SIZE * sum(map(len, texts))
+        if isinstance(self.wanted, Filter):
+            size += _PART_SIZE * self.wanted.parts + _CHARACTER_SIZE * len(self.wanted.text)
+        elif self.wanted is not None:
+            size += _PART_SIZE * len(self.wanted)
+        self.size = size
 
     @property
     def key(self) -> _Key:
         """The group and the queue that it waits for."""
         return self.header.consumer_group, max(self.header.queue_id, ALL_QUEUES)
-
-    @property
-    def size(self) -> int:
-        """Bytes of memory, estimated."""
-        size = _POP_SIZE
-        if isinstance(self.wanted, Filter):
-            size += _PART_SIZE * self.wanted.parts + 4 * len(self.wanted.text)
-        elif self.wanted is not None:
-            size += _PART_SIZE * len(self.wanted)
-        return size
 
 
 class WaitingPops:

@@ -7,7 +7,11 @@ import msgspec
 
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import pop_retry_topic
-from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
+from reliable_mq.broker_core.requests.pop_checks import (
+    readable_topic,
+    refuse_group,
+    refuse_long_attempt,
+)
 from reliable_mq.broker_core.requests.pop_position import position_now
 from reliable_mq.broker_core.requests.pull import refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused
@@ -27,6 +31,7 @@ def notification(state: BrokerState, request: Request) -> Command | None:
     if not header.born_time:
         header = msgspec.structs.replace(header, born_time=request.now_ms)
     state.popped.now_ms = request.now_ms
+    refuse_long_attempt(header.attempt_id)
     readable_topic(state, header.topic, header.queue_id, connection.address)
     refuse_group(state, header.consumer_group, request)
     if _has_message(state, header, request.now_ms):

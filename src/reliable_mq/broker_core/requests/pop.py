@@ -15,7 +15,11 @@ from reliable_mq.broker_core.delivery.popped import PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
 from reliable_mq.broker_core.requests.filtered_pull import scan_cost
-from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
+from reliable_mq.broker_core.requests.pop_checks import (
+    readable_topic,
+    refuse_group,
+    refuse_long_attempt,
+)
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
@@ -84,6 +88,7 @@ def pop_message(state: BrokerState, request: Request) -> Command | None:
     if now_ms - header.born_time - header.poll_time > _LATE_MS:
         late = f"the broker[{ip}] pop message is timeout too much"
         raise RequestRefused(ResponseCode.POLLING_TIMEOUT, late, _NO_POP)
+    refuse_long_attempt(header.attempt_id)
     _refuse_illegal(state, header)
     topic = readable_topic(state, header.topic, header.queue_id, request.connection.address)
     refuse_group(state, header.consumer_group, request)

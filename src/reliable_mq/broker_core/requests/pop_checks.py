@@ -8,6 +8,8 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.wire.codes import ResponseCode
 
+_ATTEMPT_ID_MAX = 255  # a UUID has 36
+
 
 def readable_topic(state: BrokerState, name: str, queue_id: int, peer: str) -> TopicConfig:
     """Return a topic whose queue may be read; -1 stands for all queues.
@@ -46,6 +48,19 @@ def _no_queue(topic: TopicConfig, queue_id: int, peer: str) -> str:
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]"
     )
+
+
+def refuse_long_attempt(attempt_id: str | None) -> None:
+    """Refuse an attempt id that is too long: the broker keeps it for each queue.
+
+    Raises:
+        RequestRefused: it is.
+    """
+    if attempt_id is not None and len(attempt_id) > _ATTEMPT_ID_MAX:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"attemptId has {len(attempt_id)} characters: use at most {_ATTEMPT_ID_MAX}",
+        )
 
 
 def refuse_group(state: BrokerState, name: str, request: Request) -> None:
