@@ -38,6 +38,8 @@ def kept(world: PopWorld) -> tuple[object, ...]:
     [
         ({"topic": "missing"}, Answer.TOPIC_NOT_EXIST, "topic[missing] not exist"),
         ({"queueId": 1}, Answer.INVALID_PARAMETER, "queueId[1] is illegal"),
+        ({"maxMsgNums": 0}, Answer.INVALID_PARAMETER, "ask for 1 to 32"),
+        ({"maxMsgNums": -3}, Answer.INVALID_PARAMETER, "ask for 1 to 32"),
         ({"maxMsgNums": 33}, Answer.INVALID_PARAMETER, "num is greater than 32"),
         ({"bornTime": 1}, Answer.POLLING_TIMEOUT, "pop message is timeout too much"),
         ({"maxMsgNums": "many"}, Answer.SYSTEM_ERROR, "maxMsgNums"),
@@ -77,12 +79,6 @@ def test_nothing_is_popped_without_timers() -> None:
 
     assert answer.code == Answer.SYSTEM_ERROR
     assert "timerWheelEnable is false" in there(answer.remark)
-
-
-def test_nothing_is_popped_for_no_message(world: PopWorld) -> None:
-    assert world.bodies(maxMsgNums=0) == []
-    assert world.bodies(maxMsgNums=-3) == []
-    assert world.bodies() == [b"0"]
 
 
 @pytest.mark.parametrize(

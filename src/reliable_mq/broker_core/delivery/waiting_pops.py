@@ -153,9 +153,14 @@ class WaitingPops:
         return None
 
     def forget(self, connection: int) -> None:
-        """Remove the pops of a closed connection."""
+        """Remove the pops of a closed connection. One that was ready wakes the next instead."""
         for number in list(self._by_connection.get(connection, ())):
+            pop = self.waiting[number]
+            key = pop.key
+            is_ready = number not in self._by_topic.get(pop.header.topic, {}).get(key, ())
             self._remove(number)
+            if is_ready:
+                self.wake(pop.header.topic, *key)
 
     def _unlist(self, pop: WaitingPop) -> None:
         for name in _names_of(pop):

@@ -105,6 +105,11 @@ def pop_message(state: BrokerState, request: Request) -> Command | None:
 
 def _refuse_illegal(state: BrokerState, header: PopMessageHeader) -> None:
     ip, config = state.config.broker_ip, state.config
+    if header.max_msg_nums < 1:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums is {header.max_msg_nums}: ask for 1 to {MESSAGES_MAX} messages",
+        )
     if header.max_msg_nums > MESSAGES_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -180,12 +185,14 @@ def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> 
     except RequestRefused as refused:
         answer = reply(waiting.command, refused.code, refused.remark, refused.ext)
         state.reply(waiting.connection, encode_answer(answer))
+        _wake_next(state, waiting.header)
         work = 0
     except Exception as error:  # noqa: BLE001 - it is logged
         broker_events.WAITING_PULL_FAILED.log(log, traceback_of=True, client=waiting.address)
         text = f"{type(error).__name__}: {error}"
         answer = reply(waiting.command, ResponseCode.SYSTEM_ERROR, text)
         state.reply(waiting.connection, encode_answer(answer))
+        _wake_next(state, waiting.header)
         work = 0
     return _POP_COST + work
 
@@ -210,6 +217,7 @@ def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int
     else:
         answer = _nothing(waiting.command, ResponseCode.POLLING_TIMEOUT, pop)
         state.reply(waiting.connection, encode_answer(answer))
+        _tell_others(state, pop)
     return pop.work + sum(map(len, pop.bodies)) // BYTES_FOR_COST
 
 
@@ -225,7 +233,7 @@ def _pop(
     number = state.popped.number = state.popped.number + 1
     state.popped.now_ms = now_ms
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
-    room, size = max(0, header.max_msg_nums), state.config.pull_size_max
+    room, size = header.max_msg_nums, state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
     is_retry_first = number % _RETRY_EVERY == 0 and not header.order
     if is_retry_first:
@@ -378,6 +386,11 @@ def _nothing(command: Command, code: ResponseCode, pop: _Pop) -> Command:
 
 def _tell_others(state: BrokerState, pop: _Pop) -> None:
     """Wake the next pop of the group, if this one has left messages."""
-    if pop.rest > 0 and state.pops.waiting:
-        header = pop.header
+    if pop.rest > 0:
+        _wake_next(state, pop.header)
+
+
+def _wake_next(state: BrokerState, header: PopMessageHeader) -> None:
+    """Wake the next pop of the group: a message wakes one only, which has ended."""
+    if state.pops.waiting:
         state.pops.wake(header.topic, header.consumer_group, header.queue_id)
