@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_core.broker_world import START_MS
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld
 
+from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.wire.codes import ResponseCode as Answer
 
 
@@ -86,3 +87,26 @@ def test_a_message_without_invisible_time_comes_back_at_once(
     world.pass_time(200, step=20)
 
     assert world.bodies() == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code"),
+    [
+        ("secret", GROUP, Answer.NO_PERMISSION),
+        (TIMER_TOPIC, GROUP, Answer.NO_PERMISSION),
+        (TOPIC, "stranger", Answer.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+def test_an_extension_brings_back_nothing_that_the_group_cannot_pop(
+    world: PopWorld, topic: str, group: str, code: int
+) -> None:
+    world.create_topic("secret", 1, perm=2)
+    world.send(b"secret", topic="secret")
+    send_some(world, 1)
+    (message,) = world.pop()
+    end = world.state.store.log.end
+
+    answer = world.extend(message, 1_000, topic=topic, consumerGroup=group)
+
+    assert answer.code == code
+    assert world.state.store.log.end == end

@@ -8,7 +8,7 @@ Source: Apache RocketMQ `ChangeInvisibleTimeProcessor`.
 
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES, refuse_too_long
 from reliable_mq.broker_core.requests.pop_ack import key_of, needs_record
-from reliable_mq.broker_core.requests.pop_checks import known_queue
+from reliable_mq.broker_core.requests.pop_checks import known_queue, refuse_hiding
 from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -23,7 +23,8 @@ from reliable_mq.wire.pop_records import CheckpointKey, PopAcks, PopCheckpoint
 def change_invisible_time(state: BrokerState, request: Request) -> Command | None:
     """CHANGE_MESSAGE_INVISIBLETIME. The reply has the parts of the message's new handle."""
     header = ChangeInvisibleTimeHeader.decode(request.command.ext_fields)
-    known_queue(state, header.topic, header.queue_id, request.connection.address)
+    topic = known_queue(state, header.topic, header.queue_id, request.connection.address)
+    refuse_hiding(state, topic, header.consumer_group)
     first, end = state.store.bounds(header.topic, header.queue_id)
     if not first <= header.offset < end:
         raise RequestRefused(
