@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, send_header, there
+from tests.broker_core.broker_world import GROUP, TOPIC, connection, send_header, there
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, taken
 
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
@@ -158,10 +158,9 @@ def test_a_woken_pop_that_is_refused_wakes_the_next_one(
     world: PopWorld, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     two_wait(world)
-    next(iter(world.state.pops.waiting.values())).user = "revoked"
 
-    def refuse(_state: object, _code: int, user: str, *_: object) -> None:
-        if user == "revoked":
+    def refuse(_state: object, _code: int, _user: str, address: str, _header: object) -> None:
+        if address == connection(2).address:
             raise error
 
     monkeypatch.setattr("reliable_mq.broker_core.requests.pop.refuse_revoked", refuse)

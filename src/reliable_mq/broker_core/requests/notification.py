@@ -5,7 +5,7 @@ Source: Apache RocketMQ `NotificationProcessor`, `PollingInfoProcessor`.
 
 import msgspec
 
-from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop_checks import (
     readable_topic,
@@ -20,7 +20,6 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.pop_headers import NotificationHeader, PollingInfoHeader
 
-_EARLY_MS = 50
 _COST = 30  # microseconds, and as many for each queue that is looked at
 
 
@@ -41,7 +40,7 @@ def notification(state: BrokerState, request: Request) -> Command | None:
         connection.address,
         Command(command.code, command.opaque, serialize_type=command.serialize_type),
         header,
-        header.born_time + header.poll_time - _EARLY_MS,
+        poll_end_ms(header.born_time, header.poll_time, request.now_ms),
         user=request.user,
     )
     if header.poll_time <= 0 or waiting.deadline_ms <= request.now_ms:

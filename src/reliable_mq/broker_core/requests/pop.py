@@ -12,7 +12,7 @@ import msgspec
 
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
 from reliable_mq.broker_core.delivery.popped import PoppedPlace
-from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
 from reliable_mq.broker_core.requests.filtered_pull import scan_cost
 from reliable_mq.broker_core.requests.pop_checks import (
@@ -50,7 +50,6 @@ log = limited_log(__name__)
 REVIVE_QUEUES = 8
 _RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _LATE_MS = 500  # of a request that has waited elsewhere
-_EARLY_MS = 50  # a wait ends so long before its time, so that the reply is in time
 _POP_COST = 100  # microseconds
 _MOVED = ("OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_BADLY")
 _SKIPPED = ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING")
@@ -144,7 +143,7 @@ def _wait(
 ) -> Command | None:
     """Let a pop wait that found nothing, unless it may not."""
     connection, command = request.connection, request.command
-    deadline_ms = header.born_time + header.poll_time - _EARLY_MS
+    deadline_ms = poll_end_ms(header.born_time, header.poll_time, request.now_ms)
     if header.poll_time <= 0 or deadline_ms <= request.now_ms:
         return _nothing(command, ResponseCode.POLLING_TIMEOUT, pop)
     waiting = WaitingPop(
