@@ -413,7 +413,7 @@ class BrokerCore:
         if store.upkeep.due:
             store.upkeep.flush_due()
         waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        return bool(waiting or store.log.pending)
+        return bool(waiting or store.log.pending or state.files.changed)
 
     def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
         """Note how far the slaves have the log that a synchronous master waits for.

@@ -154,6 +154,7 @@ def settle_popped(state: BrokerState) -> None:
     topic, as Apache's broker does.
     """
     _raise_offsets(state)
+    _raise_by_orders(state)
     topic = revive_topic(state.config.broker_cluster_name)
     for (name, queue_id), queue in state.store.queues.items():
         if name != topic:
@@ -190,6 +191,17 @@ def _raise_offsets(state: BrokerState) -> None:
                 return
             _raise_offset(state, record)
         number = first
+
+
+def _raise_by_orders(state: BrokerState) -> None:
+    """Move offsets up to what was acknowledged in order; forget pops of what is lost."""
+    for (topic, group, queue_id), next_offset, last in list(state.orders.standings()):
+        queue = state.store.queue(topic, queue_id)
+        known = state.offsets.get(group, topic, queue_id)
+        if queue is None or last >= queue.end:
+            state.orders.forget_queue(topic, group, queue_id)
+        elif state.orders.raises_offsets and (known is None or known < next_offset):
+            state.offsets.commit(group, topic, queue_id, next_offset)
 
 
 def _units(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
+from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
 from reliable_mq.broker_core.delivery.popped import PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
@@ -378,8 +379,10 @@ def _send(state: BrokerState, connection: int, command: Command, pop: _Pop) -> N
     answer = reply(command, ResponseCode.SUCCESS, FOUND, _ext(pop), b"".join(pop.bodies))
     if pop.end:
         state.reply_when_stored(connection, pop.end, encode_answer(answer))
-    else:
-        state.reply(connection, encode_answer(answer))
+    else:  # in order
+        state.files.change(ORDERS_PATH, state.orders.dump)
+        frame = encode_answer(answer)
+        state.files.when_saved(lambda: state.answers.now(connection, frame))
 
 
 def _nothing(command: Command, code: ResponseCode, pop: _Pop) -> Command:

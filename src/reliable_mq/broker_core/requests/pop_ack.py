@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reliable_mq.broker_core.delivery.pop_orders import ILLEGAL
+from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_checks import known_queue
@@ -78,7 +79,9 @@ def ack_message(state: BrokerState, request: Request) -> Command | None:
     key = key_of(header, handle)
     if handle.is_order:
         ack_in_order(state, key, header.offset, request.connection.address)
-        return reply(request.command)
+        save_orders(state)
+        state.reply_when_saved(request, reply(request.command))
+        return None
     return _acknowledge(state, request, [(key, handle, (header.offset,))])
 
 
@@ -113,7 +116,13 @@ def batch_ack_message(state: BrokerState, request: Request) -> Command | None:
     for key, _, offsets in in_order:
         for offset in offsets:
             ack_in_order(state, key, offset, request.connection.address)
-    return _acknowledge(state, request, [each for each in found if not each[1].is_order])
+    others = [each for each in found if not each[1].is_order]
+    if in_order:
+        save_orders(state)
+        if not others:
+            state.reply_when_saved(request, reply(command))
+            return None
+    return _acknowledge(state, request, others)
 
 
 _Acks = tuple[CheckpointKey, PopHandle, Sequence[int]]
@@ -149,6 +158,12 @@ def _bits(text: str) -> list[int]:
     return bits
 
 
+def save_orders(state: BrokerState) -> None:
+    """Save what was popped in order; answers wait for it, see `reply_when_saved`."""
+    if state.orders.is_dirty:
+        state.files.change(ORDERS_PATH, state.orders.dump)
+
+
 def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str) -> None:
     """Acknowledge a message that was popped in order, and move the group's offset.
 
@@ -159,7 +174,7 @@ def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str)
     known = state.offsets.get(group, topic, queue_id)
     if offset < (-1 if known is None else known) or group not in state.groups.by_name:
         return
-    next_offset = state.orders.acknowledge(topic, group, queue_id, offset, key.popped_ms)
+    next_offset = state.orders.acknowledge(topic, group, queue_id, offset, key.popped_ms, known)
     if next_offset == ILLEGAL:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -187,9 +202,9 @@ def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -
             state.popped.acknowledge(key, handle.revive_ms, handle.revive_queue, offsets)
     if not is_stored:
         return reply(request.command)
+    state.popped.acks_ms = request.now_ms
     if not request.command.is_oneway:
         state.popped.replies.append((request.connection.id, encode_answer(reply(request.command))))
-    state.popped.acks_ms = request.now_ms
     return None
 
 

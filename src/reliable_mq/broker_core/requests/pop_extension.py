@@ -7,7 +7,7 @@ Source: Apache RocketMQ `ChangeInvisibleTimeProcessor`.
 """
 
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES, refuse_too_long
-from reliable_mq.broker_core.requests.pop_ack import key_of, needs_record
+from reliable_mq.broker_core.requests.pop_ack import key_of, needs_record, save_orders
 from reliable_mq.broker_core.requests.pop_checks import known_queue
 from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
 from reliable_mq.broker_core.requests.refusal import RequestRefused
@@ -63,14 +63,16 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
 
 def _in_order(
     state: BrokerState, request: Request, header: ChangeInvisibleTimeHeader, handle: PopHandle
-) -> Command:
+) -> Command | None:
     topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
     if header.offset < (state.offsets.get(group, topic, queue_id) or 0):
         return reply(request.command)
     at_ms = request.now_ms + header.invisible_time
     state.orders.show_at(topic, group, queue_id, header.offset, handle.popped_ms, at_ms)
     ext = _ext(handle.popped_ms, at_ms - handle.popped_ms, handle.revive_queue)
-    return reply(request.command, ext=ext)
+    save_orders(state)
+    state.reply_when_saved(request, reply(request.command, ext=ext))
+    return None
 
 
 def _ext(popped_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
