@@ -117,6 +117,7 @@ class BrokerCore:
         self._room = _WAITING_COST_MAX  # the rest of the budget until the turn ends
         self._is_encoding_offsets = False
         self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
+        self._resets_of: dict[tuple[str, str, int], popped.ResetNote] = {}  # they have these
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
         )
@@ -190,6 +191,9 @@ class BrokerCore:
         state.schedule.settle(state.store)
         if config.is_slave:
             state.commits_at_slave.is_wanted = True
+            if state.popped.noted is not None or state.popped.resets:  # of its time as a master
+                state.popped = popped.Popped()
+                self._save_now(popped.PATH, state.popped.dump())
         else:
             state.timers.settle(now_ms)
             self._end_commits_at_slave()
@@ -537,6 +541,7 @@ class BrokerCore:
             offsets.begin_dump()
             self._is_encoding_offsets = True
             self._offsets_of = self._popped_up_to()
+            self._resets_of = dict(self.state.popped.resets)
         if self._is_encoding_offsets and not offsets.encode_some():
             self._is_encoding_offsets = False
             self.state.files.change(OFFSETS_PATH, offsets.dump_encoded)
@@ -552,9 +557,10 @@ class BrokerCore:
         """Note where a start must read checkpoints, when the offsets are on the medium."""
         state = self.state
         state.popped.is_changed = False
+        resets = self._resets_of
 
         def note() -> None:
-            state.popped.noted = up_to
+            state.popped.saved(up_to, resets)
             state.files.change(popped.PATH, state.popped.dump)
 
         state.files.when_saved(note)
@@ -633,7 +639,7 @@ class BrokerCore:
             state.files.change(pop_orders.PATH, state.orders.dump)
         state.files.change(OFFSETS_PATH, state.offsets.dump)
         if state.popped.is_changed or state.popped.noted:  # behind the file of the offsets
-            state.popped.noted = self._popped_up_to()
+            state.popped.saved(self._popped_up_to(), dict(state.popped.resets))
             state.files.change(popped.PATH, state.popped.dump)
         state.files.change(schedule.PATH, state.schedule.dump)
         if state.commits_at_slave.is_dirty:

@@ -5,7 +5,8 @@ could save the offset without the checkpoint, and the messages would be lost. Un
 knows it. Acknowledgements of one checkpoint that come in one turn share a record.
 
 A crash may also save the checkpoint without the offset. So the offsets of all checkpoints since the
-last save are read again at the next start; `config/popProgress.json` says from where.
+last save are read again at the next start; `config/popProgress.json` says from where. It also has
+the resets since then: what was popped before them counts no more.
 Invariant Y2: what is popped and not committed yet is behind the durable end of the log.
 Source: Apache RocketMQ `PopBufferMergeService`, `PopInflightMessageCounter`.
 """
@@ -43,9 +44,17 @@ class _Acks(NamedTuple):
     offsets: list[int]
 
 
+class ResetNote(NamedTuple):
+    """A reset of a group's offset; `checkpoint` is the first one that can be of a later pop."""
+
+    checkpoint: int
+    offset: int
+
+
 @decodable
 class _File(msgspec.Struct, rename="camel"):
-    timer_queue_offset: int = 0
+    timer_queue_offset: int | None = None
+    resets: list[tuple[str, str, int, int, int]] = msgspec.field(default_factory=list)
 
 
 class Popped:
@@ -66,7 +75,9 @@ class Popped:
         self.acks_ms = 0
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
-        self.noted = 0  # checkpoints before it have saved offsets
+        self.noted: int | None = None  # checkpoints before it have saved offsets
+        self.pairs: set[tuple[str, str]] = set()  # topics and groups
+        self.resets: dict[tuple[str, str, int], ResetNote] = {}  # since the note
         self.is_changed = False  # whether something was popped since the last note
 
     def invariants(self, durable: int) -> None:
@@ -96,6 +107,7 @@ class Popped:
         """Note that messages were popped, whose checkpoint is durable with the log at `end`."""
         self.commit_later(place)
         key = place.topic, place.group
+        self.pairs.add(key)
         counts = self.in_flight.setdefault(key, {})
         counts[place.queue_id] = counts.get(place.queue_id, 0) + count
         self.is_changed = True
@@ -128,6 +140,25 @@ class Popped:
         if not queues:
             self._next.pop((topic, group), None)
 
+    def note_reset(
+        self, topic: str, group: str, queue_id: int, offset: int, queue_end: int
+    ) -> bool:
+        """Note a reset of an offset; return whether the file changes."""
+        if (topic, group) not in self.pairs:
+            return False
+        after = max((place.checkpoint + 1 for place in self.uncommitted), default=0)
+        self.resets[topic, group, queue_id] = ResetNote(max(queue_end, after), offset)
+        self.is_changed = True
+        return True
+
+    def saved(self, up_to: int, resets: dict[tuple[str, str, int], ResetNote]) -> None:
+        """Note that the offsets are saved for the checkpoints before `up_to`, with these resets."""
+        self.noted = up_to
+        for key, note in resets.items():
+            if note.checkpoint <= up_to and self.resets.get(key) == note:
+                del self.resets[key]
+        self.is_changed |= bool(self.resets)
+
     def ended(self, topic: str, group: str, queue_id: int, count: int) -> None:
         """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
         counts = self.in_flight.get((topic, group))
@@ -153,6 +184,9 @@ class Popped:
         for table in (self.in_flight, self._next):
             for key in [key for key in table if topic == key[0] or group == key[1]]:
                 del table[key]
+        for place in [place for place in self.resets if topic == place[0] or group == place[1]]:
+            del self.resets[place]
+        self.pairs = {key for key in self.pairs if topic != key[0] and group != key[1]}
 
     def begin_note(self, queue_end: int) -> int:
         """Return the checkpoint from which a start must read, if the offsets are saved as of now.
@@ -164,7 +198,10 @@ class Popped:
 
     def dump(self) -> str:
         """Return the content of the file."""
-        return fastjson.dumps({"timerQueueOffset": self.noted}, indent=True).decode()
+        resets = [[*place, *note] for place, note in self.resets.items()]
+        fields = {"timerQueueOffset": self.noted, "resets": resets or None}
+        some = {name: value for name, value in fields.items() if value is not None}
+        return fastjson.dumps(some, indent=True).decode()
 
     def load(self, text: str) -> None:
         """Load the content of the file.
@@ -172,4 +209,9 @@ class Popped:
         Raises:
             ValueError: when the text is not in the format of this file.
         """
-        self.noted = max(0, msgspec.convert(fastjson.loads(text), _File).timer_queue_offset)
+        file = msgspec.convert(fastjson.loads(text), _File)
+        self.noted = None if file.timer_queue_offset is None else max(0, file.timer_queue_offset)
+        self.resets = {
+            (topic, group, queue_id): ResetNote(checkpoint, offset)
+            for topic, group, queue_id, checkpoint, offset in file.resets
+        }

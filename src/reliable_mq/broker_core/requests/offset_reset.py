@@ -8,6 +8,7 @@ from reliable_mq.broker_core.clients import RegisteredGroup, RegisteredMember
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
 from reliable_mq.broker_core.requests.pop_ack import save_orders
+from reliable_mq.broker_core.requests.pop_position import note_reset
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
 from reliable_mq.broker_core.requests.refusal import (
@@ -63,6 +64,7 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
         if is_known_queue(state, header.topic, queue_id):  # Apache also keeps unknown queues
             state.offsets.reset(header.group, header.topic, queue_id, offset)
             state.orders.forget_queue(header.topic, header.group, queue_id)
+            note_reset(state, header.topic, header.group, queue_id, offset)
         _wake_pulls(state, header, queue_id)
     save_orders(state)
     state.reply_when_saved(asked, _table_reply(state, asked.command, header.topic, offsets))

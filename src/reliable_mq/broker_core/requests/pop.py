@@ -307,7 +307,9 @@ def _hand_out(
         state.offsets.commit(group, topic, queue_id, offset)
     else:
         key = CheckpointKey(topic, group, queue_id, offset, pop.now_ms, broker)
-        checkpoint = PopCheckpoint(key, header.invisible_time, tuple(offsets))
+        checkpoint = PopCheckpoint(
+            key, header.invisible_time, tuple(offsets), next_offset=next_offset
+        )
         place = append_checkpoint(state, checkpoint, pop.revive_queue, pop.now_ms)
         pop.end = place.end
         state.popped.popped(

@@ -17,7 +17,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.pop_handle import HandleInvalid, PopHandle, parse_handle
 from reliable_mq.wire.pop_headers import ChangeInvisibleTimeHeader
-from reliable_mq.wire.pop_records import CheckpointKey, PopAcks, PopCheckpoint
+from reliable_mq.wire.pop_records import NO_POP, CheckpointKey, PopAcks, PopCheckpoint
 
 
 def change_invisible_time(state: BrokerState, request: Request) -> Command | None:
@@ -49,7 +49,7 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
         popped_ms,
         state.config.broker_name,
     )
-    checkpoint = PopCheckpoint(key, header.invisible_time, (header.offset,))
+    checkpoint = PopCheckpoint(key, header.invisible_time, (header.offset,), next_offset=NO_POP)
     place = append_checkpoint(state, checkpoint, handle.revive_queue, request.now_ms)
     if needs_record(state, origin, handle, (header.offset,), request.now_ms):
         acks = PopAcks(origin, (header.offset,))
