@@ -153,6 +153,7 @@ def settle_popped(state: BrokerState) -> None:
     Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
     topic, as Apache's broker does.
     """
+    state.popped.latest_ms = state.store.appender.last_time_ms
     _raise_offsets(state)
     _raise_by_orders(state)
     topic = revive_topic(state.config.broker_cluster_name)

@@ -67,6 +67,7 @@ class Popped:
     def __init__(self) -> None:
         self.number = 0
         self.now_ms = 0  # of the last pop or tick
+        self.latest_ms = 0  # of all pops; a clock that is set back does not change it
         self.uncommitted: deque[PoppedPlace] = deque()
         self._next: _Queues = {}
         self.in_flight: _Queues = {}

@@ -208,6 +208,9 @@ def _pop(
     """Take messages of the queues in turn, and write their checkpoints."""
     number = state.popped.number = state.popped.number + 1
     state.popped.now_ms = now_ms
+    if not header.order:  # a message must not come back at a time that the timers have passed
+        now_ms = max(now_ms, state.timers.delivered_ms)
+        state.popped.latest_ms = max(now_ms, state.popped.latest_ms)
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
     room, size = max(0, header.max_msg_nums), state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
@@ -310,7 +313,7 @@ def _hand_out(
         checkpoint = PopCheckpoint(
             key, header.invisible_time, tuple(offsets), next_offset=next_offset
         )
-        place = append_checkpoint(state, checkpoint, pop.revive_queue, pop.now_ms)
+        place = append_checkpoint(state, checkpoint, pop.revive_queue, state.popped.now_ms)
         pop.end = place.end
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),

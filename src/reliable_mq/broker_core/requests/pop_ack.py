@@ -39,7 +39,7 @@ from reliable_mq.wire.pop_headers import AckMessageHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopAcks
 
 _CHECKPOINTS_ASKED_MAX = 4_096  # of one request
-_AHEAD_MAX_MS = 60_000  # no clock was set back by more since the message was popped
+_AHEAD_MS = 60_000  # so far the clock of another broker over this store may have been ahead
 
 
 @decodable
@@ -213,7 +213,8 @@ def needs_record(
 ) -> bool:
     """Whether acknowledgements must be stored. Not if their messages are back already.
 
-    A checkpoint that is due within a second is in memory; it learns of them at once.
+    A checkpoint that is due within a second is in memory; it learns of them at once. While the
+    clock is behind the timers, because it was set back, nobody knows what is back.
     """
     _, end = state.store.bounds(key.topic, key.queue_id)
     is_possible = (
@@ -222,13 +223,19 @@ def needs_record(
         and 0 <= handle.revive_queue < REVIVE_QUEUES
         and key.broker == state.config.broker_name
         and key.group in state.groups.by_name
-        and handle.popped_ms <= now_ms + _AHEAD_MAX_MS
+        and handle.popped_ms <= latest_pop_ms(state, now_ms)
         and handle.invisible_ms <= state.config.timer_seconds_max * 1_000
     )
     if not is_possible:
         return False
     is_here = state.timers.revival.acknowledge(key, offsets)
-    return is_here or handle.revive_ms > state.timers.delivered_ms
+    delivered_ms = state.timers.delivered_ms
+    return is_here or handle.revive_ms > delivered_ms or delivered_ms > now_ms
+
+
+def latest_pop_ms(state: BrokerState, now_ms: int) -> int:
+    """Return the latest time that a pop can have had, also if the clock was set back since."""
+    return max(now_ms, state.timers.delivered_ms, state.popped.latest_ms) + _AHEAD_MS
 
 
 def record_acks(state: BrokerState) -> None:

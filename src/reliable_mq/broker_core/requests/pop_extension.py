@@ -7,7 +7,12 @@ Source: Apache RocketMQ `ChangeInvisibleTimeProcessor`.
 """
 
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES, refuse_too_long
-from reliable_mq.broker_core.requests.pop_ack import key_of, needs_record, save_orders
+from reliable_mq.broker_core.requests.pop_ack import (
+    key_of,
+    latest_pop_ms,
+    needs_record,
+    save_orders,
+)
 from reliable_mq.broker_core.requests.pop_checks import known_queue
 from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
 from reliable_mq.broker_core.requests.refusal import RequestRefused
@@ -39,7 +44,11 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
         raise HandleInvalid(f"the handle {header.extra_info[:100]!r} names no revive queue")
     if state.pressure.is_disk_full:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
-    popped_ms = max(request.now_ms, handle.popped_ms + 1)  # so that the two keys differ
+    if handle.popped_ms > latest_pop_ms(state, request.now_ms):
+        raise HandleInvalid(f"the handle {header.extra_info[:100]!r} is of a time to come")
+    # The two keys must differ, and the timers must not have passed the time.
+    popped_ms = max(request.now_ms, handle.popped_ms + 1, state.timers.delivered_ms)
+    state.popped.latest_ms = max(state.popped.latest_ms, popped_ms)
     origin = key_of(header, handle)
     key = CheckpointKey(
         header.topic,
