@@ -24,6 +24,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.pop_records import CheckpointKey
 
 PATH = "config/popProgress.json"
+RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _Queues = dict[tuple[str, str], dict[int, int]]  # by (topic, group) and queue
 
 
@@ -36,6 +37,26 @@ class PoppedPlace(NamedTuple):
     topic: str
     queue_id: int
     next_offset: int
+
+
+class PopTurn(msgspec.Struct):
+    """Whose turn it is in the pops of a group, by topic. The two numbers must not share a beat.
+
+    Otherwise, with a backlog in the retry topic and five queues, one queue would get nothing.
+    """
+
+    pops: int = 0  # of these, each fifth begins with what came back
+    queues: int = 0  # pops that came to the queues of the topic
+
+    def is_of_retries(self) -> bool:
+        """Whether the next pop begins with what came back; counts it."""
+        self.pops += 1
+        return self.pops % RETRY_EVERY == 0
+
+    def first_queue(self, queues: int) -> int:
+        """Return the queue with which a pop begins; the next one begins with another."""
+        self.queues += 1
+        return self.queues % queues
 
 
 class _Acks(NamedTuple):
@@ -60,8 +81,7 @@ class _File(msgspec.Struct, rename="camel"):
 class Popped:
     """What was popped, and is not committed or not acknowledged yet.
 
-    `in_flight` counts messages by topic, group and queue since the start. `number` counts pops;
-    it also lets them begin with different queues.
+    `in_flight` counts messages by topic, group and queue since the start. `number` counts pops.
     """
 
     def __init__(self) -> None:
@@ -77,6 +97,7 @@ class Popped:
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
         self.noted: int | None = None  # checkpoints before it have saved offsets
+        self._turns: dict[tuple[str, str], PopTurn] = {}
         self.pairs: set[tuple[str, str]] = set()  # topics and groups
         self.resets: dict[tuple[str, str, int], ResetNote] = {}  # since the note
         self.is_changed = False  # whether something was popped since the last note
@@ -88,6 +109,13 @@ class Popped:
         waiting = {(place.topic, place.group) for place in self.uncommitted}
         if not self._next.keys() <= waiting:
             raise InvariantBroken("Y2: the next offsets differ from what waits to be committed")
+
+    def turn_of(self, topic: str, group: str) -> PopTurn:
+        """Return whose turn it is when a group pops a topic."""
+        turn = self._turns.get((topic, group))
+        if turn is None:
+            turn = self._turns[topic, group] = PopTurn()
+        return turn
 
     @property
     def is_due(self) -> bool:
@@ -187,6 +215,8 @@ class Popped:
                 del table[key]
         for place in [place for place in self.resets if topic == place[0] or group == place[1]]:
             del self.resets[place]
+        for turn in [key for key in self._turns if topic == key[0] or group == key[1]]:
+            del self._turns[turn]
         self.pairs = {key for key in self.pairs if topic != key[0] and group != key[1]}
 
     def begin_note(self, queue_end: int) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
 from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
-from reliable_mq.broker_core.delivery.popped import PoppedPlace
+from reliable_mq.broker_core.delivery.popped import RETRY_EVERY, PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
 from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
@@ -44,7 +44,6 @@ from reliable_mq.wire.popped_record import with_handle
 log = limited_log(__name__)
 
 REVIVE_QUEUES = 8
-_RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _LATE_MS = 500  # of a request that has waited elsewhere
 _EARLY_MS = 50  # a wait ends so long before its time, so that the reply is in time
 _POP_COST = 100  # microseconds
@@ -214,16 +213,18 @@ def _pop(
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
     room, size = max(0, header.max_msg_nums), state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
-    is_retry_first = number % _RETRY_EVERY == 0 and not header.order
+    turn = state.popped.turn_of(header.topic, header.consumer_group)
+    is_retry_first = not header.order and turn.is_of_retries()
     if is_retry_first:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     if header.queue_id >= 0:
         _pop_queue(state, pop, header.topic, header.queue_id)
-    else:
-        for index in range(topic.read_queue_nums):
-            _pop_queue(state, pop, header.topic, (number + index) % topic.read_queue_nums)
+    elif count := topic.read_queue_nums:
+        first = turn.first_queue(count) if pop.room > 0 else 0
+        for index in range(count):
+            _pop_queue(state, pop, header.topic, (first + index) % count)
     if not is_retry_first and pop.room > 0 and not header.order:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     return pop
 
 
@@ -232,7 +233,7 @@ def _pop_retries(state: BrokerState, pop: _Pop, number: int) -> None:
     config, header = state.config, pop.header
     versions: Iterator[bool] = iter((config.pop_retry_v2,))
     if config.pop_retry_v2 and config.pops_retry_v1:
-        versions = iter((True, False) if number // _RETRY_EVERY % 2 else (False, True))
+        versions = iter((True, False) if number // RETRY_EVERY % 2 else (False, True))
     for is_v2 in versions:
         name = pop_retry_topic(header.topic, header.consumer_group, is_v2=is_v2)
         topic = state.topics.by_name.get(name)
