@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.pop_extensions import PopExtensions
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
@@ -97,6 +98,7 @@ class Popped:
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
         self.noted: int | None = None  # checkpoints before it have saved offsets
+        self.extensions = PopExtensions()
         self._turns: dict[tuple[str, str], PopTurn] = {}
         self.pairs: set[tuple[str, str]] = set()  # topics and groups
         self.resets: dict[tuple[str, str, int], ResetNote] = {}  # since the note

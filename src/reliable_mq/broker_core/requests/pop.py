@@ -16,7 +16,11 @@ from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
 from reliable_mq.broker_core.delivery.popped import RETRY_EVERY, PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
-from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
+from reliable_mq.broker_core.requests.pop_checks import (
+    readable_topic,
+    refuse_group,
+    refuse_too_long,
+)
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.requests.pull import find, inline_wanted, refuse_revoked
@@ -111,20 +115,6 @@ def _refuse_illegal(state: BrokerState, header: PopMessageHeader) -> None:
     refuse_too_long(state, header.invisible_time)
     if state.pressure.is_disk_full:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
-
-
-def refuse_too_long(state: BrokerState, invisible_ms: int) -> None:
-    """Refuse an invisible time for which a checkpoint cannot wait.
-
-    Raises:
-        RequestRefused: it is above `timerMaxDelaySec`.
-    """
-    most = state.config.timer_seconds_max * 1_000
-    if invisible_ms > most:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime {invisible_ms} is above {most} (timerMaxDelaySec): ask for less",
-        )
 
 
 def _wait(

@@ -7,7 +7,7 @@ Source: Apache RocketMQ `AckMessageProcessor`, `BatchAck`.
 """
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -195,6 +195,8 @@ def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str)
 def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -> Command | None:
     """Note acknowledgements, and send the reply when all of them are stored."""
     is_stored = False
+    if len(state.popped.extensions):
+        found = [now for each in found for now in _as_extended(state, each)]
     for key, handle, offsets in found:
         if offsets and needs_record(state, key, handle, offsets, request.now_ms):
             is_stored = True
@@ -206,6 +208,22 @@ def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -
     if not request.command.is_oneway:
         state.popped.replies.append((request.connection.id, encode_answer(reply(request.command))))
     return None
+
+
+def _as_extended(state: BrokerState, acks: _Acks) -> Iterator[_Acks]:
+    """Yield acknowledgements by the handles that stand for theirs after extensions."""
+    key, handle, offsets = acks
+    extensions = state.popped.extensions
+    extensions.used(key)
+    plain = []
+    for offset in offsets:
+        extended = extensions.find(key, offset)
+        if extended is None:
+            plain.append(offset)
+        else:
+            extensions.used(extended.key)
+            yield *extended, (offset,)
+    yield key, handle, plain
 
 
 def needs_record(

@@ -1,19 +1,21 @@
 """Another invisible time for a popped message: longer for slow work, shorter to get it again soon.
 
 The message gets a checkpoint of its own, and is acknowledged in the former one. Both are stored
-together, so it is never without one. A message that was popped in order stays in its queue; only
+together, so it is never without one. Until the new handle is used, the former one stands for it:
+the answer may be lost. A message that was popped in order stays in its queue; only
 the time changes when it is handed out again.
 Source: Apache RocketMQ `ChangeInvisibleTimeProcessor`.
 """
 
-from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES, refuse_too_long
+from reliable_mq.broker_core.delivery.pop_extensions import Extended
+from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_ack import (
     key_of,
     latest_pop_ms,
     needs_record,
     save_orders,
 )
-from reliable_mq.broker_core.requests.pop_checks import known_queue
+from reliable_mq.broker_core.requests.pop_checks import known_queue, refuse_too_long
 from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -46,10 +48,13 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     if handle.popped_ms > latest_pop_ms(state, request.now_ms):
         raise HandleInvalid(f"the handle {header.extra_info[:100]!r} is of a time to come")
+    extensions = state.popped.extensions
+    asked = key_of(header, handle)
+    extensions.used(asked)
+    origin, handle = extensions.find(asked, header.offset) or (asked, handle)
     # The two keys must differ, and the timers must not have passed the time.
     popped_ms = max(request.now_ms, handle.popped_ms + 1, state.timers.delivered_ms)
     state.popped.latest_ms = max(state.popped.latest_ms, popped_ms)
-    origin = key_of(header, handle)
     key = CheckpointKey(
         header.topic,
         header.consumer_group,
@@ -63,6 +68,17 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
     if needs_record(state, origin, handle, (header.offset,), request.now_ms):
         acks = PopAcks(origin, (header.offset,))
         place = append_acks(state, acks, handle.revive_ms, handle.revive_queue, request.now_ms)
+    made = PopHandle(
+        header.offset,
+        popped_ms,
+        header.invisible_time,
+        handle.revive_queue,
+        handle.kind,
+        key.broker,
+        header.queue_id,
+        header.offset,
+    )
+    extensions.note(asked, header.offset, Extended(key, made))
     if not request.command.is_oneway:
         ext = _ext(popped_ms, header.invisible_time, handle.revive_queue)
         frame = encode_answer(reply(request.command, ext=ext))
