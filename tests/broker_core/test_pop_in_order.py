@@ -257,6 +257,31 @@ def test_a_reset_is_not_undone_by_what_was_popped_in_order(*, is_killed: bool) -
     assert bodies(pop(world)) == [b"0", b"1", b"2"]
 
 
+HOUR_MS = 3600 * 1_000
+
+
+def test_what_is_done_is_forgotten_after_hours(world: PopWorld) -> None:
+    send_some(world, 2)
+    for message in pop(world):
+        world.ack(message)
+
+    world.pass_time(2 * HOUR_MS + 1_000, step=60_000)
+
+    assert len(world.state.orders) == 0
+    assert world.file("config/consumerOrderInfo.json")["table"] == {}
+
+
+def test_a_queue_is_blocked_as_long_as_its_messages_are_hidden(world: PopWorld) -> None:
+    send_some(world, 2)
+    _, second = pop(world, invisibleTime=48 * HOUR_MS)
+
+    world.pass_time(47 * HOUR_MS, step=600_000)
+    assert pop(world) == []
+    world.ack(second)
+
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+
+
 def test_a_file_of_apache_moves_no_offset(world: PopWorld) -> None:
     send_some(world, 3)
     for message in pop(world):

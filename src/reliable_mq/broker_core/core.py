@@ -77,6 +77,7 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
+_ORDERS_INTERVAL_MS = 3600 * 1_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
 # Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
 # wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
@@ -119,7 +120,7 @@ class BrokerCore:
         self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
         self._resets_of: dict[tuple[str, str, int], popped.ResetNote] = {}  # they have these
         self._due_ms = dict.fromkeys(
-            ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
+            ("statistics", "delays", "offsets", "delay offsets", "clients", "halves", "orders"), 0
         )
 
     def _timers(self, config: BrokerConfig, store: MessageStore) -> Timers:
@@ -518,6 +519,8 @@ class BrokerCore:
             state.files.change(schedule.PATH, state.schedule.dump)
         if is_due:
             self._save_counts()
+        if self._is_due("orders", now_ms, _ORDERS_INTERVAL_MS):
+            state.orders.expire(state.topics.by_name, state.groups.by_name, now_ms)
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             state.locks.expire(now_ms)
             for group in state.clients.expire(now_ms):

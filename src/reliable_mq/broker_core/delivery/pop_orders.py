@@ -26,6 +26,7 @@ PATH = "config/consumerOrderInfo.json"
 ILLEGAL, NOTHING = -1, -2
 """What `acknowledge` returns: the queue has no such message; the pop is an older one."""
 _UNUSED_MS = 24 * 3600 * 1_000
+_DONE_MS = 3600 * 1_000  # the group's offset was saved long before
 _HEAP_SIZE_MIN = 64
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 _Place = tuple[str, str, int]  # topic, group, queue
@@ -210,10 +211,11 @@ class PopOrders:
             self.forget_queue(*place)
 
     def expire(self, topics: Collection[str], groups: Collection[str], now_ms: int) -> None:
-        """Forget what is older than a day, and what belongs to no topic or group."""
+        """Forget what is done for an hour, unused for a day, or belongs to no topic or group."""
         for place, order in list(self._table.items()):
-            is_old = now_ms - order.l > _UNUSED_MS
-            if is_old or place[0] not in topics or place[1] not in groups:
+            free_ms = order.free_ms(0)
+            kept_ms = max(order.l, free_ms) + (_UNUSED_MS if free_ms else _DONE_MS)
+            if now_ms >= kept_ms or place[0] not in topics or place[1] not in groups:
                 self.forget_queue(*place)
 
     def dump(self) -> str:
