@@ -96,7 +96,7 @@ def _is_wanted(state: BrokerState, due: DueCheckpoint) -> bool:
 def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) -> int:
     """Store one message again, unless it is gone or was back before a crash; return its size."""
     key = due.checkpoint.key
-    state.popped.ended(key.topic, key.group, key.queue_id, 1)
+    state.popped.ended(key, 1)
     if state.timers.ended.has_come_back(due.place, index):
         return 0
     queue = state.store.queue(key.topic, key.queue_id)
@@ -153,6 +153,7 @@ def settle_popped(state: BrokerState) -> None:
     Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
     topic, as Apache's broker does.
     """
+    state.popped.counted_from_ms = state.started_ms
     state.popped.latest_ms = state.store.appender.last_time_ms
     _raise_offsets(state)
     _raise_by_orders(state)

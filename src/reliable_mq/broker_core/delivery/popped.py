@@ -12,7 +12,7 @@ Source: Apache RocketMQ `PopBufferMergeService`, `PopInflightMessageCounter`.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.pop_records import CheckpointKey
 
 PATH = "config/popProgress.json"
+_ACKED_MAX = 10_000
 RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _Queues = dict[tuple[str, str], dict[int, int]]  # by (topic, group) and queue
 
@@ -82,7 +83,8 @@ class _File(msgspec.Struct, rename="camel"):
 class Popped:
     """What was popped, and is not committed or not acknowledged yet.
 
-    `in_flight` counts messages by topic, group and queue since the start. `number` counts pops.
+    `in_flight` counts messages by topic, group and queue; only those that were popped since the
+    start, at `counted_from_ms`. `number` counts pops.
     """
 
     def __init__(self) -> None:
@@ -95,6 +97,8 @@ class Popped:
         self.acks: dict[CheckpointKey, _Acks] = {}  # of this turn
         self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
         self.acks_ms = 0
+        self.counted_from_ms = 0
+        self._acked: dict[CheckpointKey, set[int]] = {}  # the last checkpoints that had some
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
         self.noted: int | None = None  # checkpoints before it have saved offsets
@@ -134,14 +138,18 @@ class Popped:
         counts = self.in_flight.get((topic, group)) if self.in_flight else None
         return 0 if counts is None else counts.get(queue_id, 0)
 
-    def popped(self, place: PoppedPlace, count: int) -> None:
+    def popped(self, place: PoppedPlace, count: int, popped_ms: int) -> None:
         """Note that messages were popped, whose checkpoint is durable with the log at `end`."""
         self.commit_later(place)
-        key = place.topic, place.group
-        self.pairs.add(key)
-        counts = self.in_flight.setdefault(key, {})
-        counts[place.queue_id] = counts.get(place.queue_id, 0) + count
+        self.pairs.add((place.topic, place.group))
+        if popped_ms >= self.counted_from_ms:
+            self.add(place.topic, place.group, place.queue_id, count)
         self.is_changed = True
+
+    def add(self, topic: str, group: str, queue_id: int, count: int) -> None:
+        """Count messages that are in flight."""
+        counts = self.in_flight.setdefault((topic, group), {})
+        counts[queue_id] = counts.get(queue_id, 0) + count
 
     def commit_later(self, place: PoppedPlace) -> None:
         """Move the group's offset when the log is durable up to `end`."""
@@ -190,9 +198,12 @@ class Popped:
                 del self.resets[key]
         self.is_changed |= bool(self.resets)
 
-    def ended(self, topic: str, group: str, queue_id: int, count: int) -> None:
+    def ended(self, of: CheckpointKey, count: int) -> None:
         """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
-        counts = self.in_flight.get((topic, group))
+        topic, group, queue_id = of.topic, of.group, of.queue_id
+        counts = (
+            self.in_flight.get((topic, group)) if of.popped_ms >= self.counted_from_ms else None
+        )
         if counts is None or queue_id not in counts:
             return
         counts[queue_id] -= count
@@ -202,9 +213,16 @@ class Popped:
                 del self.in_flight[topic, group]
 
     def acknowledge(
-        self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Iterable[int]
+        self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Sequence[int]
     ) -> None:
         """Note acknowledgements for the record of this turn."""
+        acked = self._acked.get(key)
+        if acked is None:
+            acked = self._acked[key] = set()
+            if len(self._acked) > _ACKED_MAX:
+                del self._acked[next(iter(self._acked))]
+        self.ended(key, len(set(offsets) - acked))
+        acked.update(offsets)
         acks = self.acks.get(key)
         if acks is None:
             acks = self.acks[key] = _Acks(revive_ms, revive_queue, [])

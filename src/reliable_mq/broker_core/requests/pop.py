@@ -309,6 +309,7 @@ def _hand_out(
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),
             len(offsets),
+            pop.now_ms,
         )
     state.statistics.pulled(group, topic, queue_id, len(offsets), len(body))
     if state.quotas.limit_pulls:

@@ -200,7 +200,6 @@ def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -
     for key, handle, offsets in found:
         if offsets and needs_record(state, key, handle, offsets, request.now_ms):
             is_stored = True
-            state.popped.ended(key.topic, key.group, key.queue_id, len(offsets))
             state.popped.acknowledge(key, handle.revive_ms, handle.revive_queue, offsets)
     if not is_stored:
         return reply(request.command)
