@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_core.broker_world import START_MS
+from tests.broker_core.broker_world import START_MS, there
 from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
 
 from reliable_mq.broker_core.delivery.pop_extensions import Extended, PopExtensions
@@ -62,7 +62,7 @@ def extended(message: Taken, answer: Command) -> Taken:
     """Return a message with the handle that an extension has given."""
     ext = answer.ext_fields
     handle = message.handle._replace(
-        start_offset=message.handle.offset,
+        start_offset=there(message.handle.offset),
         popped_ms=int(ext["popTime"]),
         invisible_ms=int(ext["invisibleTime"]),
     )
