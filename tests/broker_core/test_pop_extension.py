@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.broker_core.broker_world import START_MS, there
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, there
 from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
 
 from reliable_mq.broker_core.delivery.pop_extensions import Extended, PopExtensions
+from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.wire.codes import ResponseCode as Answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.pop_handle import PopHandle
@@ -149,3 +150,26 @@ def test_a_message_without_invisible_time_comes_back_at_once(
     world.pass_time(200, step=20)
 
     assert world.bodies() == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code"),
+    [
+        ("secret", GROUP, Answer.NO_PERMISSION),
+        (TIMER_TOPIC, GROUP, Answer.NO_PERMISSION),
+        (TOPIC, "stranger", Answer.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+def test_an_extension_brings_back_nothing_that_the_group_cannot_pop(
+    world: PopWorld, topic: str, group: str, code: int
+) -> None:
+    world.create_topic("secret", 1, perm=2)
+    world.send(b"secret", topic="secret")
+    send_some(world, 1)
+    (message,) = world.pop()
+    end = world.state.store.log.end
+
+    answer = world.extend(message, 1_000, topic=topic, consumerGroup=group)
+
+    assert answer.code == code
+    assert world.state.store.log.end == end

@@ -15,7 +15,7 @@ from reliable_mq.wire.pop_records import (
     encode_acks,
     encode_checkpoint,
 )
-from reliable_mq.wire.popped_record import with_handle
+from reliable_mq.wire.popped_record import with_handle, without_pop_properties
 from reliable_mq.wire.record import decode_record, encode_stored, pack_host
 from reliable_mq.wire.record_encode import record_size, topic_part
 
@@ -144,3 +144,32 @@ def test_a_handle_of_an_earlier_pop_is_replaced(properties: bytes) -> None:
     assert given.property_map()["POP_CK"] == "new"
     assert given.properties.count(b"POP_CK") == 1
     assert given.property_map().get("A", "b") == "b"
+
+
+def test_a_handle_that_is_there_is_replaced() -> None:
+    for forged in (b"POP_CK\x01x\x02", b"A\x01b\x02POP_CK\x01x", b"POP_CK\x01x\x02POP_CK\x01y"):
+        given = decode_record(with_handle(record("%RETRY%g_t", forged), "t", "new"))
+        assert given.property_map()["POP_CK"] == "new"
+        assert given.properties.count(b"POP_CK") == 1
+
+
+def test_without_a_handle_a_record_loses_the_one_that_it_has() -> None:
+    stored = record("t", b"A\x01b\x02POP_CK\x01x\x02C\x01d\x02")
+    assert decode_record(with_handle(stored, "t", "")).properties == b"A\x01b\x02C\x01d\x02"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (b"POP_CK\x01x\x02", b""),
+        (b"POP_CK\x01x", b""),
+        (b"A\x01b\x02POP_CK\x01x", b"A\x01b\x02"),
+        (b"POP_CK\x01x\x02POP_CK\x01y\x02A\x01b\x02POP_CK\x01\x02", b"A\x01b\x02"),
+        (b"1ST_POP_TIME\x011\x02POP_CK_OFFSET\x019 0\x02A\x01b\x02", b"A\x01b\x02"),
+        (b"MY_POP_CK\x01x\x02POP_CKS\x01y\x02A\x01POP_CK\x02", None),
+    ],
+)
+def test_properties_of_popped_messages_are_taken_out_and_no_others(
+    given: bytes, kept: bytes | None
+) -> None:
+    assert without_pop_properties(given) == (given if kept is None else kept)

@@ -15,7 +15,7 @@ from reliable_mq.broker_core.requests.pop_ack import (
     needs_record,
     save_orders,
 )
-from reliable_mq.broker_core.requests.pop_checks import known_queue, refuse_too_long
+from reliable_mq.broker_core.requests.pop_checks import known_queue, refuse_hiding, refuse_too_long
 from reliable_mq.broker_core.requests.pop_records import append_acks, append_checkpoint
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -30,7 +30,8 @@ from reliable_mq.wire.pop_records import NO_POP, CheckpointKey, PopAcks, PopChec
 def change_invisible_time(state: BrokerState, request: Request) -> Command | None:
     """CHANGE_MESSAGE_INVISIBLETIME. The reply has the parts of the message's new handle."""
     header = ChangeInvisibleTimeHeader.decode(request.command.ext_fields)
-    known_queue(state, header.topic, header.queue_id, request.connection.address)
+    topic = known_queue(state, header.topic, header.queue_id, request.connection.address)
+    refuse_hiding(state, topic, header.consumer_group)
     first, end = state.store.bounds(header.topic, header.queue_id)
     if not first <= header.offset < end:
         raise RequestRefused(
