@@ -5,6 +5,7 @@ import pytest
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.pop_handle import HandleInvalid, PopHandle, kind_of, parse_handle
 from reliable_mq.wire.pop_records import (
+    NO_POP,
     CheckpointKey,
     PopAcks,
     PopCheckpoint,
@@ -35,6 +36,14 @@ def test_a_checkpoint_has_apaches_bytes() -> None:
     assert decode_checkpoint(CHECKPOINT) == checkpoint
     assert checkpoint.revive_ms == 1795911754037
     assert checkpoint.name == "orders@0@7@payments@1795911714037@b@ck"
+
+
+@pytest.mark.parametrize("next_offset", [12, NO_POP])
+def test_a_checkpoint_of_ours_says_where_the_group_goes_on(next_offset: int) -> None:
+    checkpoint = PopCheckpoint(KEY, 40_000, (7, 8, 11), next_offset=next_offset)
+
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+    assert decode_checkpoint(CHECKPOINT).next_offset is None
 
 
 def test_an_acknowledgement_has_apaches_bytes() -> None:

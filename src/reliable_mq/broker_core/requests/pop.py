@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
-from reliable_mq.broker_core.delivery.popped import PoppedPlace
+from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
+from reliable_mq.broker_core.delivery.popped import RETRY_EVERY, PoppedPlace
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
 from reliable_mq.broker_core.requests.filtered_pull import scan_cost
@@ -19,6 +20,7 @@ from reliable_mq.broker_core.requests.pop_checks import (
     readable_topic,
     refuse_group,
     refuse_long_attempt,
+    refuse_too_long,
 )
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
@@ -48,7 +50,6 @@ from reliable_mq.wire.popped_record import has_handle
 log = limited_log(__name__)
 
 REVIVE_QUEUES = 8
-_RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _LATE_MS = 500  # of a request that has waited elsewhere
 _POP_COST = 100  # microseconds
 _MOVED = ("OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_BADLY")
@@ -122,20 +123,6 @@ def _refuse_illegal(state: BrokerState, header: PopMessageHeader) -> None:
     refuse_too_long(state, header.invisible_time)
     if state.pressure.is_disk_full:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
-
-
-def refuse_too_long(state: BrokerState, invisible_ms: int) -> None:
-    """Refuse an invisible time for which a checkpoint cannot wait.
-
-    Raises:
-        RequestRefused: it is above `timerMaxDelaySec`.
-    """
-    most = state.config.timer_seconds_max * 1_000
-    if invisible_ms > most:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime {invisible_ms} is above {most} (timerMaxDelaySec): ask for less",
-        )
 
 
 def _wait(
@@ -231,19 +218,24 @@ def _pop(
     """Take messages of the queues in turn, and write their checkpoints."""
     number = state.popped.number = state.popped.number + 1
     state.popped.now_ms = now_ms
+    if not header.order:  # a message must not come back at a time that the timers have passed
+        now_ms = max(now_ms, state.timers.delivered_ms)
+        state.popped.latest_ms = max(now_ms, state.popped.latest_ms)
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
     room, size = header.max_msg_nums, state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
-    is_retry_first = number % _RETRY_EVERY == 0 and not header.order
+    turn = state.popped.turn_of(header.topic, header.consumer_group)
+    is_retry_first = not header.order and turn.is_of_retries()
     if is_retry_first:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     if header.queue_id >= 0:
         _pop_queue(state, pop, header.topic, header.queue_id)
-    else:
-        for index in range(topic.read_queue_nums):
-            _pop_queue(state, pop, header.topic, (number + index) % topic.read_queue_nums)
+    elif count := topic.read_queue_nums:
+        first = turn.first_queue(count) if pop.room > 0 else 0
+        for index in range(count):
+            _pop_queue(state, pop, header.topic, (first + index) % count)
     if not is_retry_first and pop.room > 0 and not header.order:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     return pop
 
 
@@ -252,7 +244,7 @@ def _pop_retries(state: BrokerState, pop: _Pop, number: int) -> None:
     config, header = state.config, pop.header
     versions: Iterator[bool] = iter((config.pop_retry_v2,))
     if config.pop_retry_v2 and config.pops_retry_v1:
-        versions = iter((True, False) if number // _RETRY_EVERY % 2 else (False, True))
+        versions = iter((True, False) if number // RETRY_EVERY % 2 else (False, True))
     for is_v2 in versions:
         name = pop_retry_topic(header.topic, header.consumer_group, is_v2=is_v2)
         topic = state.topics.by_name.get(name)
@@ -332,12 +324,15 @@ def _hand_out(
         state.offsets.commit(group, topic, queue_id, offset)
     else:
         key = CheckpointKey(topic, group, queue_id, offset, pop.now_ms, broker)
-        checkpoint = PopCheckpoint(key, header.invisible_time, tuple(offsets))
-        place = append_checkpoint(state, checkpoint, pop.revive_queue, pop.now_ms)
+        checkpoint = PopCheckpoint(
+            key, header.invisible_time, tuple(offsets), next_offset=next_offset
+        )
+        place = append_checkpoint(state, checkpoint, pop.revive_queue, state.popped.now_ms)
         pop.end = place.end
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),
             len(offsets),
+            pop.now_ms,
         )
     state.statistics.pulled(group, topic, queue_id, len(offsets), len(body))
     if state.quotas.limit_pulls:
@@ -375,8 +370,10 @@ def _send(state: BrokerState, connection: int, command: Command, pop: _Pop) -> N
     answer = reply(command, ResponseCode.SUCCESS, FOUND, _ext(pop), b"".join(pop.bodies))
     if pop.end:
         state.reply_when_stored(connection, pop.end, encode_answer(answer))
-    else:
-        state.reply(connection, encode_answer(answer))
+    else:  # in order
+        state.files.change(ORDERS_PATH, state.orders.dump)
+        frame = encode_answer(answer)
+        state.files.when_saved(lambda: state.answers.now(connection, frame))
 
 
 def _nothing(command: Command, code: ResponseCode, pop: _Pop) -> Command:

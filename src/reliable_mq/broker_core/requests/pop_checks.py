@@ -76,6 +76,20 @@ def _no_queue(topic: TopicConfig, queue_id: int, peer: str) -> str:
     )
 
 
+def refuse_too_long(state: BrokerState, invisible_ms: int) -> None:
+    """Refuse an invisible time for which a checkpoint cannot wait.
+
+    Raises:
+        RequestRefused: it is above `timerMaxDelaySec`.
+    """
+    most = state.config.timer_seconds_max * 1_000
+    if invisible_ms > most:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime {invisible_ms} is above {most} (timerMaxDelaySec): ask for less",
+        )
+
+
 def refuse_long_attempt(attempt_id: str | None) -> None:
     """Refuse an attempt id that is too long: the broker keeps it for each queue.
 
