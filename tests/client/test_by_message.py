@@ -169,10 +169,12 @@ def test_messages_that_wait_too_long_for_a_handler_go_back() -> None:
         await handler.running.wait()
         assert len(broker.out) == 4
         await eventually(lambda: _is_due(consumer))
+        changes = broker.world.calls_of
         await consumer.fetcher.renew()
-        broker.tick()
         (queue,) = consumer.group.popped_queues
         assert (queue.running, queue.unfinished) == (2, 2)
+        await eventually(lambda: len(changes(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 4)
+        broker.tick()
         handler.may_end.set()
         await eventually(lambda: len(broker.acknowledged) == 4)
         assert broker.late == []

@@ -50,11 +50,12 @@ def change_invisible(
 ) -> Flow[list[ReliableMQError | None]]:
     """Let messages come back `seconds` from now, unless they are acknowledged or changed before.
 
-    A lease gets its new handle, and its times. Returns the error of each, or None.
+    A lease gets its new handle, and its times, which count from before the request: the broker
+    counts from when it came. Returns the error of each, or None.
 
     Args:
         group: the state of the consumer.
-        leases: leases that have not ended.
+        leases: leases that have not ended. Give those of one broker: all answers are awaited.
         seconds: at least 0; a broker takes milliseconds.
         renew_part: after this part of `seconds` a lease is to be extended again.
     """
@@ -65,6 +66,7 @@ def change_invisible(
         for lease in leases
     ]
     reachable = [lease for lease, error in zip(leases, errors, strict=True) if error is None]
+    instant: Instant = yield from now()
     for lease in reachable:
         lease.is_changing = True
     try:
@@ -73,7 +75,6 @@ def change_invisible(
     finally:
         for lease in reachable:
             lease.is_changing = False
-    instant: Instant = yield from now()
     for at, lease in enumerate(leases):
         if errors[at] is not None:
             continue
