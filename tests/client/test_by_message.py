@@ -28,6 +28,7 @@ from reliable_mq.client.consuming.asyncio_pop_acks import (
 )
 from reliable_mq.client.consuming.pop_leases import acknowledge
 from reliable_mq.client.consuming.popped_queue import PopLease
+from reliable_mq.client.consuming.popping import RETURNS_MAX
 from reliable_mq.errors import BrokerBusy, RequestTimeout, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry
@@ -356,10 +357,33 @@ def test_a_message_without_hope_is_a_dead_letter_and_acknowledged(outcome: Outco
     play(scene())
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_returns_without_a_handler_call_do_not_take_the_last_attempt(most: int) -> None:
+    async def scene() -> None:
+        broker = PopBroker(World(), "", "")
+        for record in broker.waiting:
+            record.reconsume_times = most + RETURNS_MAX - 1
+        seen: list[int] = []
+
+        async def fail_one(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            seen.extend(each.queue_offset for each in messages)
+            return [Retry() if each.queue_offset else Consumed() for each in messages]
+
+        consumer = consuming(broker.world, fail_one, max_attempts=most)
+        await consumer.start()
+        await eventually(lambda: sorted(broker.acknowledged) == [0, 1])
+        assert sorted(seen) == [0, 1]
+        (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
+        assert sent.command.ext_fields["b"] == "%DLQ%g", "after the attempt that failed"
+        await consumer.close()
+
+    play(scene())
+
+
 def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_attempt() -> None:
     async def scene() -> None:
         broker = PopBroker(World(), "")
-        broker.waiting[0].reconsume_times = 3
+        broker.waiting[0].reconsume_times = 3 + RETURNS_MAX
         attempts: list[object] = []
 
         async def count(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -370,7 +394,7 @@ def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_at
         await consumer.start()
         await eventually(lambda: broker.acknowledged == [0])
         (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
-        assert "3 attempts ended without an acknowledgement" in sent.command.ext_fields["i"]
+        assert "it came back 19 times without an acknowledgement" in sent.command.ext_fields["i"]
         assert attempts == []
         await consumer.close()
 
