@@ -114,24 +114,6 @@ def test_an_acknowledgement_without_an_answer_is_sent_again() -> None:
     play(scene())
 
 
-def test_a_refused_acknowledgement_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        broker = PopBroker(World(), "")
-        broker.world.answers[RequestCode.ACK_MESSAGE] = says(
-            ResponseCode.NO_MESSAGE, remark="offset is illegal"
-        )
-        consumer = consuming(broker.world, consumed)
-        await consumer.start()
-        await eventually(lambda: "not acknowledged" in caplog.text)
-        await consumer.close()
-
-    play(scene())
-    (line,) = [each.message for each in caplog.records if "not acknowledged" in each.message]
-    assert "1 handled messages were not acknowledged, so they may be delivered again" in line
-    assert "ID0" in line
-    assert "offset is illegal" in line
-
-
 def test_a_member_takes_no_more_than_its_handlers_begin_soon() -> None:
     async def scene() -> None:
         broker = PopBroker(World(), *[""] * 100)

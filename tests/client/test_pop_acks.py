@@ -1,4 +1,4 @@
-"""Acknowledgements that a busy broker refuses."""
+"""Acknowledgements that a broker refuses."""
 
 import pytest
 from tests.client.pop_broker import PopBroker, popping_group
@@ -63,3 +63,21 @@ def test_the_next_try_of_an_acknowledgement_waits_as_long_as_a_busy_broker_wants
             world.play(acknowledge(group, "a", [lease]))
         pauses.append(pause_after(raised.value))
     assert pauses == [PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS, 1.2, PAUSE_SECONDS_MAX]
+
+
+def test_a_refused_acknowledgement_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        broker = PopBroker(World(), "")
+        broker.world.answers[RequestCode.ACK_MESSAGE] = says(
+            ResponseCode.NO_MESSAGE, remark="offset is illegal"
+        )
+        consumer = consuming(broker.world, consumed)
+        await consumer.start()
+        await eventually(lambda: "not acknowledged" in caplog.text)
+        await consumer.close()
+
+    play(scene())
+    (line,) = [each.message for each in caplog.records if "not acknowledged" in each.message]
+    assert "1 handled messages were not acknowledged, so they may be delivered again" in line
+    assert "ID0" in line
+    assert "offset is illegal" in line
