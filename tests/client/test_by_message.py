@@ -21,20 +21,11 @@ from reliable_mq.client.consuming.asyncio_message_consumer import (
     AHEAD_COUNT_MAX,
     AsyncMessageConsumer,
 )
-from reliable_mq.client.consuming.asyncio_pop_acks import (
-    PAUSE_SECONDS,
-    PAUSE_SECONDS_MAX,
-    pause_after,
-)
-from reliable_mq.client.consuming.pop_leases import acknowledge
-from reliable_mq.client.consuming.popped_queue import PopLease
-from reliable_mq.errors import BrokerBusy, RequestTimeout, UsageError
-from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.client.consuming.popping import RETURNS_MAX
+from reliable_mq.errors import RequestTimeout, UsageError
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.pop_handle import PopHandle
-
-HANDLE = PopHandle(0, 1, 60_000, 2, "0", "a", 0, 0)
 
 
 def consuming(
@@ -121,67 +112,6 @@ def test_an_acknowledgement_without_an_answer_is_sent_again() -> None:
         await consumer.close()
 
     play(scene())
-
-
-@pytest.mark.parametrize(
-    "code",
-    [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY],
-)
-def test_an_acknowledgement_that_a_busy_broker_refuses_is_sent_again(
-    code: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scene() -> None:
-        broker = PopBroker(World(), "")
-        answer = broker.world.answers[RequestCode.ACK_MESSAGE]
-        broker.world.answers[RequestCode.ACK_MESSAGE] = in_turn(
-            says(code, {"retryAfterMs": "600"}), answer
-        )
-        consumer = consuming(broker.world, consumed)
-        await consumer.start()
-        await eventually(lambda: broker.acknowledged == [0], seconds=10.0)
-        await consumer.close()
-
-    play(scene())
-    assert "not acknowledged" not in caplog.text
-
-
-def test_the_next_try_of_an_acknowledgement_waits_as_long_as_a_busy_broker_wants() -> None:
-    world = World()
-    lease = PopLease(
-        ReceivedMessage(topic="t", body=b"x", queue=MessageQueue("t", "a", 0), queue_offset=0),
-        "t",
-        HANDLE,
-        1e9,
-        1e9,
-    )
-    pauses = []
-    for milliseconds in ("", "x", "100", "1200", "3600000"):
-        group = popping_group(world)
-        world.answers[RequestCode.ACK_MESSAGE] = says(
-            ResponseCode.FLOW_CONTROL, {"retryAfterMs": milliseconds}
-        )
-        with pytest.raises(BrokerBusy) as raised:
-            world.play(acknowledge(group, "a", [lease]))
-        pauses.append(pause_after(raised.value))
-    assert pauses == [PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS, 1.2, PAUSE_SECONDS_MAX]
-
-
-def test_a_refused_acknowledgement_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        broker = PopBroker(World(), "")
-        broker.world.answers[RequestCode.ACK_MESSAGE] = says(
-            ResponseCode.NO_MESSAGE, remark="offset is illegal"
-        )
-        consumer = consuming(broker.world, consumed)
-        await consumer.start()
-        await eventually(lambda: "not acknowledged" in caplog.text)
-        await consumer.close()
-
-    play(scene())
-    (line,) = [each.message for each in caplog.records if "not acknowledged" in each.message]
-    assert "1 handled messages were not acknowledged, so they may be delivered again" in line
-    assert "ID0" in line
-    assert "offset is illegal" in line
 
 
 def test_a_member_takes_no_more_than_its_handlers_begin_soon() -> None:
@@ -356,10 +286,33 @@ def test_a_message_without_hope_is_a_dead_letter_and_acknowledged(outcome: Outco
     play(scene())
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_returns_without_a_handler_call_do_not_take_the_last_attempt(most: int) -> None:
+    async def scene() -> None:
+        broker = PopBroker(World(), "", "")
+        for record in broker.waiting:
+            record.reconsume_times = most + RETURNS_MAX - 1
+        seen: list[int] = []
+
+        async def fail_one(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            seen.extend(each.queue_offset for each in messages)
+            return [Retry() if each.queue_offset else Consumed() for each in messages]
+
+        consumer = consuming(broker.world, fail_one, max_attempts=most)
+        await consumer.start()
+        await eventually(lambda: sorted(broker.acknowledged) == [0, 1])
+        assert sorted(seen) == [0, 1]
+        (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
+        assert sent.command.ext_fields["b"] == "%DLQ%g", "after the attempt that failed"
+        await consumer.close()
+
+    play(scene())
+
+
 def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_attempt() -> None:
     async def scene() -> None:
         broker = PopBroker(World(), "")
-        broker.waiting[0].reconsume_times = 3
+        broker.waiting[0].reconsume_times = 3 + RETURNS_MAX
         attempts: list[object] = []
 
         async def count(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -370,7 +323,7 @@ def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_at
         await consumer.start()
         await eventually(lambda: broker.acknowledged == [0])
         (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
-        assert "3 attempts ended without an acknowledgement" in sent.command.ext_fields["i"]
+        assert "it came back 19 times without an acknowledgement" in sent.command.ext_fields["i"]
         assert attempts == []
         await consumer.close()
 

@@ -30,6 +30,8 @@ from reliable_mq.wire.remote_faults import remote_error
 RENEW_PART = 0.5
 """After this part of its invisible time a message is extended."""
 _ANSWER_SECONDS = 10.0  # longer than the broker holds the request
+RETURNS_MAX = 16
+"""So many times more than its attempts a message may come back. No handler saw it, or it died."""
 _WAY_PART = 0.1
 """For this part of its invisible time a message may have been on its way here."""
 _NO_QUEUE = 2**31 - 1
@@ -140,13 +142,20 @@ def _read(
 
 
 def _hopeless(group: ConsumerGroup, message: ReceivedMessage, fault: str | None) -> str:
-    """Return why a message becomes a dead letter without an attempt; "": it does not."""
+    """Return why a message becomes a dead letter without an attempt; "": it does not.
+
+    A broker counts each return, also those of messages that only waited for a handler. So some
+    returns more than attempts are allowed. One that kills each process must not come for ever.
+    """
     if fault is not None and not group.subscription.takes_faulty:
         return fault
     most = group.subscription.max_attempts
-    if message.reconsume_times < most:
+    if message.reconsume_times < most + RETURNS_MAX:
         return ""
-    return f"{most} attempts ended without an acknowledgement"
+    return (
+        f"it came back {message.reconsume_times} times without an acknowledgement, and it has"
+        f" {most} attempts"
+    )
 
 
 def check_popping(group: ConsumerGroup) -> Flow[None]:
