@@ -9,9 +9,11 @@ from typing import Any
 
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
+from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream, completed
@@ -27,6 +29,7 @@ class Clients:
     Args:
         upstream: the brokers.
         sessions: the clients.
+        rights: what clients may do.
         on_gone: called with a client that has left.
         on_producer: called when a producer has told its topics.
     """
@@ -35,11 +38,13 @@ class Clients:
         self,
         upstream: Upstream,
         sessions: Sessions,
+        rights: Rights,
         on_gone: Callable[[Session], None],
         on_producer: Callable[[Session], None],
     ) -> None:
         self._upstream = upstream
         self._sessions = sessions
+        self._rights = rights
         self._on_gone = on_gone
         self._on_producer = on_producer
 
@@ -47,6 +52,7 @@ class Clients:
         """Answer a QueryRoute: all queues, at the address that the client has used."""
         topic = call.topic.name
         check_topic(topic)
+        await self._rights.see(topic)
         route = await self._upstream.route(topic)
         kinds = sorted(await self._upstream.kinds(topic))
         response = TYPES["QueryRouteResponse"]()
@@ -104,17 +110,19 @@ class Clients:
         settings = command.settings
         for resource in settings.publishing.topics:
             check_topic(resource.name)
+        policy = GroupPolicy()
         if settings.WhichOneof("pub_sub") == "subscription":
-            check_group(settings.subscription.group.name)
+            group = settings.subscription.group.name
+            check_group(group)
+            await self._rights.join(group)
+            policy = await self._upstream.group(group)
         session = self._sessions.put(caller.client_id, settings, loop.time())
-        session.acting = ACTING.get()
+        session.acting, session.policy = ACTING.get(), policy
         before, session.stream = session.stream, stream
         if before is not None and before is not stream:
             before.close()
         if session.kind is ClientKind.PRODUCER:
             self._on_producer(session)
-        else:
-            session.policy = await self._upstream.group(session.group)
         answer = TYPES["TelemetryCommand"]()
         answer.status.code, answer.status.message = Code.OK, "OK"
         answer.settings.CopyFrom(completed(session))

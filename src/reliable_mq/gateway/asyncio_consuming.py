@@ -13,6 +13,7 @@ from reliable_mq.client.connecting.routes import Route
 from reliable_mq.errors import RecordError
 from reliable_mq.gateway import renewals
 from reliable_mq.gateway.asyncio_receipts import Receipts, check_invisible, now_ms
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
@@ -70,12 +71,16 @@ class Consuming:
         upstream: the brokers.
         sessions: the clients.
         receipts: has what was handed out.
+        rights: what clients may do.
     """
 
-    def __init__(self, upstream: Upstream, sessions: Sessions, receipts: Receipts) -> None:
+    def __init__(
+        self, upstream: Upstream, sessions: Sessions, receipts: Receipts, rights: Rights
+    ) -> None:
         self._upstream = upstream
         self._sessions = sessions
         self._receipts = receipts
+        self._rights = rights
         self._turn = count()
         self._waiting = 0
 
@@ -84,6 +89,7 @@ class Consuming:
         topic, group = call.topic.name, call.group.name
         check_topic(topic)
         check_group(group)
+        await self._rights.consume(topic, group)
         route = await self._upstream.route(topic)
         policy = await self._upstream.group(group)
         response = TYPES["QueryAssignmentResponse"]()
@@ -162,7 +168,11 @@ class Consuming:
             invisible_ms = ms_of(call.invisible_duration)
             check_invisible(invisible_ms, INVISIBLE_MS_MIN)
         expression, kind = _filter_of(call.filter_expression)
-        broker, address = await self._reader(topic, call.message_queue.broker.name)
+        try:
+            broker, address = await self._reader(topic, call.message_queue.broker.name)
+        except RpcRefused:
+            await self._rights.consume(topic, group)  # else it would tell which topics there are
+            raise
         is_orderly = session.policy.is_orderly
         fields = {
             "consumerGroup": group,

@@ -17,6 +17,7 @@ from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
 from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_receipts import Receipts
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
@@ -46,12 +47,13 @@ class Gateway:
         self._client_id = client_id
         self.upstream = Upstream(ask, name_servers)
         self.sessions = Sessions()
-        self._producing = Producing(self.upstream, self.sessions)
+        rights = Rights(self.upstream)
+        self._producing = Producing(self.upstream, self.sessions, rights)
         self._receipts = receipts = Receipts(self.upstream, self.sessions)
-        self._consuming = Consuming(self.upstream, self.sessions, receipts)
+        self._consuming = Consuming(self.upstream, self.sessions, receipts, rights)
         self._pulling = Pulling(self.upstream)
         self._clients = Clients(
-            self.upstream, self.sessions, self._receipts.release, self._producer_came
+            self.upstream, self.sessions, rights, receipts.release, self._producer_came
         )
         self._asked_about: set[str] = set()  # topics that brokers know of
         self._works: list[asyncio.Task[None]] = []
@@ -123,7 +125,7 @@ class Gateway:
         if not broker:
             found = self.upstream.known_brokers() or await self.upstream.brokers()
             broker = next((each.name for each in found if address in each.addresses.values()), "")
-        self._producing.check_back(broker, command)
+        await self._producing.check_back(broker, command)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for."""
@@ -147,7 +149,8 @@ class Gateway:
         brokers: dict[str, Broker] = {}
         for topic in sorted(self.sessions.topics_of_producers()):
             try:
-                if KindOfMessage.TRANSACTION in await self.upstream.kinds(topic):
+                is_halved = KindOfMessage.TRANSACTION in await self.upstream.kinds(topic)
+                if is_halved and await self._producing.producer_of(topic) is not None:
                     brokers |= (await self.upstream.route(topic)).brokers
                     topics.append(topic)
             except RpcRefused:

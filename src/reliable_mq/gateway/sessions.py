@@ -5,7 +5,7 @@ known by the id in the headers of its calls.
 Source: Apache RocketMQ `GrpcClientSettingsManager`, `ClientActivity`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from reliable_mq.errors import InvariantBroken
@@ -154,14 +154,13 @@ class Sessions:
             if not each.is_connected and now - each.seen_at > SILENT_SECONDS
         ]
 
-    def producer_of(self, topic: str, choose: Callable[[list[Session]], Session]) -> Session | None:
-        """Return a connected producer of a topic."""
-        found = [
+    def producers_of(self, topic: str) -> list[Session]:
+        """Return the connected clients that say that they send to a topic."""
+        return [
             each
             for each in self._by_id.values()
             if each.kind is ClientKind.PRODUCER and topic in each.topics and each.is_connected
         ]
-        return choose(found) if found else None
 
     def topics_of_producers(self) -> set[str]:
         """Return the topics to which connected producers send."""
