@@ -99,3 +99,19 @@ def test_a_half_message_is_shown_only_to_those_who_may_send_to_its_topic(cluster
         assert not any(each.bodies for each in strangers)
 
     asyncio.run(run())
+
+
+def test_the_endpoint_is_a_member_as_itself_whoever_comes_first(cluster: Cluster) -> None:
+    async def run() -> None:
+        gateway = Gateway(cluster.ask, [NAMES], "test")
+        await producer(gateway, SHOP, "shop-1")
+        assert cluster.counts[Ask.HEART_BEAT] == 0  # nobody here could be asked
+        await producer(gateway, OWNER, "owner-1")
+        (acting,) = [
+            acting
+            for command, acting in zip(cluster.asked, cluster.actings, strict=True)
+            if command.code == Ask.HEART_BEAT
+        ]
+        assert acting is None
+
+    asyncio.run(run())

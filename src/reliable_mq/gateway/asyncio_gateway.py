@@ -6,12 +6,14 @@ own. It receives calls whose bytes are decoded, and gives answers; it knows noth
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
 
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.gateway import renewals
+from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.asyncio_clients import Clients
 from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
@@ -128,8 +130,10 @@ class Gateway:
         await self._producing.check_back(broker, command)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
-        task = asyncio.get_running_loop().create_task(_quietly(work))
+        """Do something that nobody waits for, as the endpoint: not as whoever has caused it."""
+        own = copy_context()
+        own.run(ACTING.set, None)
+        task = asyncio.get_running_loop().create_task(_quietly(work), context=own)
         self._hurry.add(task)
         task.add_done_callback(self._hurry.discard)
 
