@@ -1,5 +1,7 @@
 """The body of a call: it is refused for what it holds before that takes memory or time."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_fields_of_any_bytes_are_counted_or_the_bytes_are_no_call(data: bytes) -
 
 @pytest.mark.processes
 def test_a_call_with_too_many_entries_or_bytes_is_told_so(client: GrpcClient) -> None:
-    names = {"group": {"name": "g"}, "topic": {"name": "plain"}}
+    names: dict[str, Any] = {"group": {"name": "g"}, "topic": {"name": "plain"}}
     answer = client.call("AckMessage", **names, entries=[{}] * 60_000)
     assert answer.status.code == Code.BAD_REQUEST
     assert "1024" in answer.status.message

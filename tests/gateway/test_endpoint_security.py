@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -170,7 +171,7 @@ def test_without_a_certificate_the_endpoint_makes_one(broker: ReliableMQBroker) 
 
 
 def test_routes_and_assignments_are_told_to_those_who_may_use_them(address: str) -> None:
-    assigned = {"topic": {"name": "secrets"}, "group": {"name": "hidden"}}
+    assigned: dict[str, Any] = {"topic": {"name": "secrets"}, "group": {"name": "hidden"}}
     with client_at(address, more=signed("root", ROOT)) as root:
         assert root.call("QueryRoute", topic={"name": "secrets"}).status.code == Code.OK
         assert root.call("QueryAssignment", **assigned).status.code == Code.OK
@@ -197,4 +198,17 @@ def test_the_settings_of_a_group_are_told_to_those_who_may_be_members(address: s
     with client_at(address, more=signed("shop", "shop-secret-1")) as shop:
         with pytest.raises(grpc.RpcError, match="FORBIDDEN") as caught:
             shop.consumer("hidden", "secrets")
-        assert "shop" in caught.value.details()
+        assert "shop" in str(caught.value.details())
+
+
+def test_nobody_ends_the_client_of_another_user_or_takes_its_place(address: str) -> None:
+    with client_at(address, "c-1", more=signed("root", ROOT)) as root:
+        stream = root.producer("secrets")
+        with client_at(address, "c-1", more=signed("shop", "shop-secret-1")) as shop:
+            ended = shop.call("NotifyClientTermination").status
+            assert ended.code == Code.UNRECOGNIZED_CLIENT_TYPE
+            assert root.call("Heartbeat", client_type=1).status.code == Code.OK
+            shop.producer("orders")
+            assert shop.call("NotifyClientTermination").status.code == Code.OK
+        assert root.call("Heartbeat", client_type=1).status.code == Code.OK
+        assert stream.is_active()

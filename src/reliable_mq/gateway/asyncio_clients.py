@@ -47,6 +47,7 @@ class Clients:
         self._rights = rights
         self._on_gone = on_gone
         self._on_producer = on_producer
+        self._by_stream: dict[TelemetryStream, Session] = {}
 
     async def query_route(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryRoute: all queues, at the address that the client has used."""
@@ -88,12 +89,12 @@ class Clients:
 
     async def terminate(self, caller: Caller, _call: Any) -> Any:
         """Answer a NotifyClientTermination."""
-        session = self._sessions.drop(caller.client_id)
+        session = self._sessions.find(caller.client_id)
         if session is None:
             raise RpcRefused(
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
-        self._on_gone(session)
+        self._forget(session)
         response = TYPES["NotifyClientTerminationResponse"]()
         response.status.code, response.status.message = Code.OK, "OK"
         return response
@@ -119,7 +120,10 @@ class Clients:
         session = self._sessions.put(caller.client_id, settings, loop.time())
         session.acting, session.policy = ACTING.get(), policy
         before, session.stream = session.stream, stream
+        if stream.is_open:
+            self._by_stream[stream] = session
         if before is not None and before is not stream:
+            self._by_stream.pop(before, None)
             before.close()
         if session.kind is ClientKind.PRODUCER:
             self._on_producer(session)
@@ -128,9 +132,9 @@ class Clients:
         answer.settings.CopyFrom(completed(session))
         stream.write(answer)
 
-    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+    def lost(self, stream: TelemetryStream) -> None:
         """Note that a Telemetry stream has ended. The client may open another one."""
-        session = self._sessions.find(caller.client_id)
+        session = self._by_stream.pop(stream, None)
         if session is not None and session.stream is stream:
             session.stream = None
             session.seen_at = asyncio.get_running_loop().time()
@@ -138,8 +142,18 @@ class Clients:
     def forget_silent(self) -> None:
         """Forget the clients that have left without a word."""
         for session in self._sessions.silent(asyncio.get_running_loop().time()):
-            self._sessions.drop(session.client_id)
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        """Forget a client, and give back what it has, as its user."""
+        self._sessions.drop(session)
+        if session.stream is not None:
+            self._by_stream.pop(session.stream, None)
+        before = ACTING.set(session.acting)
+        try:
             self._on_gone(session)
+        finally:
+            ACTING.reset(before)
 
 
 def _permissions(route: Route, broker: str) -> list[int]:

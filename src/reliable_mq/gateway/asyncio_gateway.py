@@ -87,9 +87,9 @@ class Gateway:
         """Take a command of a client; see `Clients.told`."""
         await self._clients.told(caller, command, stream)
 
-    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+    def lost(self, stream: TelemetryStream) -> None:
         """Note that a Telemetry stream has ended."""
-        self._clients.lost(caller, stream)
+        self._clients.lost(stream)
 
     def start(self) -> None:
         """Do what is done between calls, from now on."""

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from reliable_mq.access.users import User
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.caller import Caller
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 log = limited_log(__name__)
 
-Authenticate = Callable[[Caller], Awaitable[object]]
+Authenticate = Callable[[Caller], Awaitable[User]]
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _BUG = "the endpoint has failed; its log says why"
@@ -126,12 +127,13 @@ class Calls:
 
     def lost(self, telemetry: "Telemetry") -> None:
         """Note that a Telemetry stream has ended."""
-        self._gateway.lost(telemetry.caller, telemetry)
+        self._gateway.lost(telemetry)
 
     async def _begin(self, caller: Caller) -> None:
         """Note in the running task for whom it works."""
         user = None if self._authenticate is None else await self._authenticate(caller)
-        ACTING.set(Acting(caller.host, user))
+        name = user.username if user is not None else ""
+        ACTING.set(Acting(caller.host, user, name))
 
     def _run(self, work: Any) -> None:
         task = self._loop.create_task(work)
