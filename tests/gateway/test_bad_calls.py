@@ -268,3 +268,14 @@ def test_refused_calls_leave_nothing_in_memory(
     before = resident(broker)
     refused(1_500, "second")
     assert resident(broker) - before < 6 * 1024 * 1024
+
+
+def test_a_long_topic_or_address_is_not_repeated_for_each_queue(client: GrpcClient) -> None:
+    long = {"scheme": 1, "addresses": [{"host": "h" * 5_000, "port": 1}]}
+    named: dict[str, Any] = {"topic": {"name": "plain"}, "endpoints": long}
+    for answer in (
+        client.call("QueryRoute", **named),
+        client.call("QueryAssignment", **named, group={"name": "g"}),
+    ):
+        assert answer.status.code == Code.BAD_REQUEST
+        assert answer.ByteSize() < 200

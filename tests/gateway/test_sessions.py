@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,8 +106,7 @@ def test_one_user_or_address_cannot_take_all_places(
     monkeypatch.setattr(sessions, "SESSIONS_OF_ONE_MAX", 5)
     found = Sessions()
     for number in range(5):
-        name = f"client-{number}"
-        last = done_as(one, lambda name=name: found.put(name, producing("t"), 0.0))
+        last = done_as(one, partial(found.put, f"client-{number}", producing("t"), 0.0))
     with pytest.raises(RpcRefused) as caught:
         done_as(one, lambda: found.put("more", producing("t"), 0.0))
     assert caught.value.code == Code.TOO_MANY_REQUESTS

@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.test_endpoint_security import signed
 
 from reliable_mq.access.users import User
-from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.caller import Caller, kept_headers
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.runtime import grpc_users
 
@@ -43,3 +43,12 @@ def test_no_header_takes_time_that_grows_with_its_square(text: str) -> None:
     begun = time.process_time()
     assert grpc_users.SIGNED.fullmatch(f"MQv2-HMAC-SHA1 Credential={text}") is None
     assert time.process_time() - begun < 0.5
+
+
+def test_only_headers_that_are_needed_are_kept_of_a_call() -> None:
+    given = {b"authorization": b"a" * 30_000, b"x-other": b"b" * 30_000, b"x-mq-date-time": b"now"}
+    kept = kept_headers(given)
+    assert set(kept) == {b"authorization", b"x-mq-date-time"}
+    assert sum(map(len, kept.values())) < 2_000
+    with pytest.raises(RpcRefused, match="at most 1024 bytes"):
+        asyncio.run(grpc_users.signer_of(Caller("c", "h", kept, 1.0), find))

@@ -15,7 +15,7 @@ from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream, completed
 
 _READ, _WRITE, _READ_WRITE, _NONE = 2, 3, 4, 1
@@ -53,6 +53,7 @@ class Clients:
         """Answer a QueryRoute: all queues, at the address that the client has used."""
         topic = call.topic.name
         check_topic(topic)
+        check_echoed(call)
         await self._rights.see(topic)
         route = await self._upstream.route(topic)
         kinds = sorted(await self._upstream.kinds(topic))

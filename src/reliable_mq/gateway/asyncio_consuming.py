@@ -22,7 +22,7 @@ from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_b
 from reliable_mq.gateway.handles import read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
-from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
 from reliable_mq.names import EVERY_TAG, tags_of
 from reliable_mq.wire import properties as p
@@ -94,6 +94,7 @@ class Consuming:
         topic, group = call.topic.name, call.group.name
         check_topic(topic)
         check_group(group)
+        check_echoed(call)
         await self._rights.consume(topic, group)
         route = await self._upstream.route(topic)
         policy = await self._upstream.group(group)

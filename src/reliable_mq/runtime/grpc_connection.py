@@ -13,7 +13,7 @@ from typing import Any, cast
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.answer_heads import HEAD, HTTP1, NOT_GRPC, OK, trailers_of
 from reliable_mq.gateway.call_body import CALLS, BodyRefused, decode_call, size_max_of
-from reliable_mq.gateway.caller import Caller, client_id_of, seconds_of
+from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
@@ -169,7 +169,7 @@ class GrpcConnection(asyncio.Protocol):
             refused = None
         except RpcRefused as error:
             client_id, refused = "", error
-        caller = Caller(client_id, self._host, headers, deadline)
+        caller = Caller(client_id, self._host, kept_headers(headers), deadline)
         if name == "Telemetry":
             if refused is not None:
                 self.end(stream, INVALID_ARGUMENT, str(refused))
