@@ -109,14 +109,16 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         """Give the gateway a command of a client."""
+        telemetry.waiting += 1
         self._run(self._told(connection, stream, telemetry, command))
 
     async def _told(
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         try:
-            await self._begin(telemetry.caller)
-            await self._gateway.told(telemetry.caller, command, telemetry)
+            async with telemetry.turn:  # settings count in the order in which they come
+                await self._begin(telemetry.caller)
+                await self._gateway.told(telemetry.caller, command, telemetry)
         except RpcRefused as refused:
             is_theirs = refused.code < Code.INTERNAL_ERROR
             status = _INVALID_ARGUMENT if is_theirs else _INTERNAL
@@ -124,6 +126,8 @@ class Calls:
         except Exception:  # noqa: BLE001 - it is logged, and the others go on
             broker_events.CALL_BROKEN.log(log, call="Telemetry", traceback_of=True)
             connection.end(stream, _INTERNAL, _BUG)
+        finally:
+            telemetry.waiting -= 1
 
     def lost(self, telemetry: "Telemetry") -> None:
         """Note that a Telemetry stream has ended."""

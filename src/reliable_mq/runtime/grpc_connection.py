@@ -41,6 +41,7 @@ log = limited_log(__name__)
 _UNSENT_PAUSE = 1024 * 1024
 _PREFIX_SIZE = 5  # whether a message is compressed, and its length
 _TELEMETRY_SIZE_MAX = 128 * 1024
+_COMMANDS_MAX = 16
 _PATH = f"/{SERVICE}/".encode()
 _COMMAND = TYPES["TelemetryCommand"]
 
@@ -55,6 +56,9 @@ class Telemetry:
         self._connection = connection
         self._stream = stream
         self.caller = caller
+        self.waiting = 0
+        """Commands that are not done."""
+        self.turn = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -198,7 +202,10 @@ class GrpcConnection(asyncio.Protocol):
 
     def _take_commands(self, stream: Stream, telemetry: Telemetry) -> None:
         body = stream.body
-        while len(body) >= _PREFIX_SIZE and not stream.is_reset:
+        while len(body) >= _PREFIX_SIZE and telemetry.is_open:
+            if telemetry.waiting >= _COMMANDS_MAX:
+                self.end(stream, RESOURCE_EXHAUSTED, f"{_COMMANDS_MAX} commands wait already")
+                return
             size = int.from_bytes(body[1:_PREFIX_SIZE])
             if body[0] or size > _TELEMETRY_SIZE_MAX:
                 self.end(stream, INVALID_ARGUMENT, "a command is compressed or too long")
