@@ -1,6 +1,7 @@
 """One HTTP/2 connection: its rules, and what a hostile peer may do with them."""
 
 import struct
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -237,3 +238,26 @@ def test_a_header_block_without_an_end_is_bounded() -> None:
 def test_what_is_not_http2_is_refused(first: bytes) -> None:
     with pytest.raises(Http2Error, match="not HTTP/2"):
         Http2Connection().feed(first, 0.0)
+
+
+def test_a_large_answer_in_small_windows_is_not_copied_for_each_of_them() -> None:
+    connection = begun()
+    ((_, stream), _) = connection.feed(call(1), 0.0)
+    connection.take_body(stream)
+    connection.answer(stream, b"H", b"d" * 16 * 1024 * 1024, b"T")
+    connection.feed(frame_of(8, 0, 0, struct.pack(">I", 100_000)), 0.0)
+    before = time.process_time()
+    connection.feed(frame_of(8, 0, 1, struct.pack(">I", 1)) * 1_000, 0.0)
+    assert time.process_time() - before < 0.5
+    connection.invariants()
+
+
+def test_the_last_window_in_a_frame_of_settings_counts() -> None:
+    connection = begun()
+    calls = [connection.feed(call(number), 0.0)[0][1] for number in range(1, 1_001, 2)]
+    frame = frame_of(4, 0, 0, struct.pack(">HI", 4, 10) * 2_729 + struct.pack(">HI", 4, 70_000))
+    before = time.process_time()
+    for _ in range(20):
+        connection.feed(frame, 0.0)
+    assert time.process_time() - before < 0.5
+    assert {each.window for each in calls} == {70_000}

@@ -270,15 +270,17 @@ class Http2Connection:
             raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
         if flags & ACK:
             return
-        for name, value in struct.iter_unpack(">HI", payload):
-            if name == INITIAL_WINDOW:
-                if value > WINDOW_MAX:
-                    raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window is too large")
-                change, self._peer_stream_window = value - self._peer_stream_window, value
-                for stream in list(self.streams.values()):
-                    stream.window += change
-                    if change > 0 and stream.pending:
-                        self._send_pending(stream)
+        wanted = [
+            value for name, value in struct.iter_unpack(">HI", payload) if name == INITIAL_WINDOW
+        ]
+        if wanted:  # the last one counts; a pass over all streams for each one is slow
+            if max(wanted) > WINDOW_MAX:
+                raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window is too large")
+            change, self._peer_stream_window = wanted[-1] - self._peer_stream_window, wanted[-1]
+            for stream in list(self.streams.values()) if change else ():
+                stream.window += change
+                if change > 0 and stream.pending:
+                    self._send_pending(stream)
         self.out.append(SETTINGS_ACK)
 
     def _take_window(self, number: int, payload: bytes) -> None:
@@ -391,7 +393,7 @@ class Http2Connection:
             if size == len(data):
                 pending.popleft()
             else:
-                pending[0] = data[size:]
+                pending[0] = memoryview(data)[size:]  # a copy of the rest for each frame is slow
         if stream.trailers is not None:
             self._finish(stream)
 

@@ -7,21 +7,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from reliable_mq.access.users import User
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.http2_frames import Stream
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.line_limit import limited_log
+from reliable_mq.line_limit import limited_log, refusal_log
+from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.grpc_connection import GrpcConnection, Telemetry
 
 log = limited_log(__name__)
+refusals = refusal_log(f"{__name__}.refusals")
 
-Authenticate = Callable[[Caller], Awaitable[object]]
+Authenticate = Callable[[Caller], Awaitable[User]]
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _BUG = "the endpoint has failed; its log says why"
@@ -108,14 +111,16 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         """Give the gateway a command of a client."""
+        telemetry.waiting += 1
         self._run(self._told(connection, stream, telemetry, command))
 
     async def _told(
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         try:
-            await self._begin(telemetry.caller)
-            await self._gateway.told(telemetry.caller, command, telemetry)
+            async with telemetry.turn:  # settings count in the order in which they come
+                await self._begin(telemetry.caller)
+                await self._gateway.told(telemetry.caller, command, telemetry)
         except RpcRefused as refused:
             is_theirs = refused.code < Code.INTERNAL_ERROR
             status = _INVALID_ARGUMENT if is_theirs else _INTERNAL
@@ -123,15 +128,28 @@ class Calls:
         except Exception:  # noqa: BLE001 - it is logged, and the others go on
             broker_events.CALL_BROKEN.log(log, call="Telemetry", traceback_of=True)
             connection.end(stream, _INTERNAL, _BUG)
+        finally:
+            telemetry.waiting -= 1
 
     def lost(self, telemetry: "Telemetry") -> None:
         """Note that a Telemetry stream has ended."""
-        self._gateway.lost(telemetry.caller, telemetry)
+        self._gateway.lost(telemetry)
 
     async def _begin(self, caller: Caller) -> None:
         """Note in the running task for whom it works."""
-        user = None if self._authenticate is None else await self._authenticate(caller)
-        ACTING.set(Acting(caller.host, user))
+        try:
+            user = None if self._authenticate is None else await self._authenticate(caller)
+        except RpcRefused as refused:
+            if refused.code is Code.UNAUTHORIZED:
+                broker_events.ACCESS_REFUSED.log(
+                    refusals,
+                    code=int(refused.code),
+                    client=f"{caller.host}:0",
+                    reason=cut(str(refused), 300),
+                )
+            raise
+        name = user.username if user is not None else ""
+        ACTING.set(Acting(caller.host, user, name))
 
     def _run(self, work: Any) -> None:
         task = self._loop.create_task(work)
