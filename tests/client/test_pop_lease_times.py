@@ -1,6 +1,7 @@
 """From when the leases of popped messages count. The clock is the world's."""
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -96,7 +97,7 @@ class OneDead(PoppingClient):
 
 
 def _names(flow: Flow[object], broker_name: str) -> bool:
-    leases = flow.gi_frame.f_locals.get("leases", ()) if flow.gi_frame else ()
+    leases = inspect.getgeneratorlocals(flow).get("leases", ())
     return any(lease.handle.broker == broker_name for lease in leases)
 
 
