@@ -3,6 +3,7 @@
 A canary changes the product in memory, in one small way that a reviewer might miss.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from tests.simulation.plan import SEGMENT_SIZES
 from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.delivery import half, timed_message, timers
+from reliable_mq.broker_core.delivery import ended_slots, half, timed_message
+from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.half import PendingHalves
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -213,8 +215,8 @@ def _timer_too_early(original: _Original) -> _Original:
 
 
 def _timers_noted_too_soon(original: _Original) -> _Original:
-    def stored(timers: Timers, _end: int) -> None:
-        original(timers, timers._store.log.end)
+    def stored(slots: EndedSlots, _end: int) -> None:
+        original(slots, sys.maxsize)
 
     return stored
 
@@ -243,8 +245,8 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "no delay when the clock goes back": (DelaySchedule, "_due_again", lambda _: _at_once),
     "a repeated end too early": (BrokerState, "settled_before", lambda _: BrokerState.reply),
     "a timer too early": (Timers, "_deliver", _timer_too_early),
-    "a timer twice": (timers, "deliveries_since", lambda _: lambda *_at: (Counter(), 0)),
-    "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
+    "a timer twice": (ended_slots, "deliveries_since", lambda _: lambda *_at: (Counter(), 0)),
+    "timers noted too soon": (EndedSlots, "stored", _timers_noted_too_soon),
     "a recall not heard": (timed_message.TimedMessage, "own_keys", lambda _: property(_no_keys)),
     "a reset not told": (OffsetTable, "take_reset", lambda _: lambda *_at: None),
     "a queue trimmed too far": (ConsumeQueue, "trim", _trim_too_far),

@@ -95,6 +95,9 @@ class Reset(Question):
             model.waiting.reset(header.group, header.topic, header.queue_id)
         return []
 
+    def may_wait(self, model: Model, asked: Asked) -> bool:
+        return True  # the answer says that the reset is on the medium
+
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         if reply.code != asked.facts:
             raise Violation(f"a reset is answered {reply}, not {asked.facts}")
