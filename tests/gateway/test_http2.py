@@ -1,6 +1,8 @@
 """One HTTP/2 connection: its rules, and what a hostile peer may do with them."""
 
+import asyncio
 import struct
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,8 @@ from reliable_mq.gateway.http2_frames import (
     Stream,
     frame_of,
 )
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.runtime.grpc_connection import GrpcConnection
 
 HEAD = block_of([(b":method", b"POST"), (b":path", b"/a")])
 SETTINGS = frame_of(4, 0, 0)
@@ -341,3 +345,34 @@ def test_who_has_sent_data_is_told_once_whether_it_has_left(how: str) -> None:
     connection.lose()
     assert told == [how in {"window", "at once"}]
     connection.invariants()
+
+
+class Transport:
+    """A socket that takes everything."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        assert data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_an_answer_on_a_connection_that_is_lost_has_not_left() -> None:
+    async def run() -> None:
+        connection = GrpcConnection(cast("Any", None), cast("Any", None))
+        connection._transport = cast("Any", Transport())
+        stream = connection._http2.feed(PREFACE + SETTINGS + call(1), 0.0)[0][1]
+        told: list[bool] = []
+        answers = [TYPES["ReceiveMessageResponse"](message={"body": b"x" * 70_000})]
+        assert connection.send_answers(stream, answers, told.append)
+        connection.end(stream, 0, "")
+        assert not told
+        connection.connection_lost(None)
+        assert told == [False]
+        assert not connection.send_answers(stream, answers, told.append)
+        assert told == [False]
+
+    asyncio.run(run())

@@ -12,6 +12,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.caller import Caller, client_id_of, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
 from reliable_mq.gateway.hpack import block_of
@@ -268,8 +269,8 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.answer(stream, _HEAD, b"\0" + len(data).to_bytes(4) + data, _OK)
         self._flush_soon()
 
-    def send_answers(self, stream: Stream, messages: Sequence[Any]) -> bool:
-        """Send some answers of a call; return whether the peer is there to take them."""
+    def send_answers(self, stream: Stream, messages: Sequence[Any], on_left: OnLeft = None) -> bool:
+        """Send some answers of a call; return whether the peer is there; see `Write`."""
         if stream.is_reset or self._transport.is_closing():
             return False
         parts: list[bytes] = []
@@ -277,6 +278,7 @@ class GrpcConnection(asyncio.Protocol):
             data = message.SerializeToString()
             parts += (b"\0" + len(data).to_bytes(4), data)
         self._http2.send_head(stream, _HEAD)
+        stream.on_left = on_left
         self._http2.send_data(stream, b"".join(parts))
         self._flush_soon()
         return True
@@ -334,10 +336,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget all calls."""
-        for stream in list(self._http2.streams.values()):
-            stream.is_reset = True
+        for stream in self._http2.lose():
             self._gone(stream)
-        self._http2.streams.clear()
         if self._connection is not None:
             self._listener.closed(self._connection)
 
