@@ -46,6 +46,8 @@ class FakeCluster:
         """Answer, as `Ask`."""
         assert timeout > 0
         assert address in {NAMES, BROKER}
+        if address == BROKER and command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return reply(command, 3, "not supported")  # the question whether the caller may see it
         self.asked.append(command)
         self.actings.append(ACTING.get())
         self.counts[command.code] += 1

@@ -12,6 +12,7 @@ from tests.gateway.grpc_client import GrpcClient, client_at
 from tests.interop.sdk_servers import Endpoint
 
 from reliable_mq.gateway.codes import Code
+from reliable_mq.gateway.hpack import block_of
 from reliable_mq.gateway.http2_frames import PREFACE, frame_of
 from reliable_mq.gateway.message_facts import SERVICE
 
@@ -268,3 +269,32 @@ def test_refused_calls_leave_nothing_in_memory(
     before = resident(broker)
     refused(1_500, "second")
     assert resident(broker) - before < 6 * 1024 * 1024
+
+
+def test_a_long_topic_or_address_is_not_repeated_for_each_queue(client: GrpcClient) -> None:
+    long = {"scheme": 1, "addresses": [{"host": "h" * 5_000, "port": 1}]}
+    named: dict[str, Any] = {"topic": {"name": "plain"}, "endpoints": long}
+    for answer in (
+        client.call("QueryRoute", **named),
+        client.call("QueryAssignment", **named, group={"name": "g"}),
+    ):
+        assert answer.status.code == Code.BAD_REQUEST
+        assert answer.ByteSize() < 200
+
+
+def test_commands_that_come_faster_than_they_are_done_end_their_stream(
+    endpoint: Endpoint, client: GrpcClient
+) -> None:
+    path = f"/{SERVICE}/Telemetry".encode()
+    head = [(b":method", b"POST"), (b":path", path), (b"content-type", b"application/grpc")]
+    block = block_of([*head, (b"x-mq-client-id", b"raw")])
+    with connected(endpoint) as raw:
+        begin = frame_of(4, 0, 0) + frame_of(1, 4, 1, block)
+        raw.sendall(PREFACE + begin + frame_of(0, 0, 1, b"\0" * 5 * 3_000))
+        raw.settimeout(10)
+        got = b""
+        while b"16 commands wait already" not in got:
+            more = raw.recv(65_536)
+            assert more, got
+            got += more
+    assert client.send("plain").status.code == Code.OK

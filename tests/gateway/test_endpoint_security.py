@@ -5,7 +5,9 @@ import ssl
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import trustme
 from bench.reliable_mq_broker import ReliableMQBroker, ReliableMQProxy
@@ -173,3 +175,47 @@ def test_without_a_certificate_the_endpoint_makes_one(broker: ReliableMQBroker) 
     assert found.startswith("-----BEGIN CERTIFICATE-----")
     with client_at(broker.grpc_address, tls=found.encode()) as client:
         assert client.send("orders").status.code == Code.UNAUTHORIZED
+
+
+def test_routes_and_assignments_are_told_to_those_who_may_use_them(address: str) -> None:
+    assigned: dict[str, Any] = {"topic": {"name": "secrets"}, "group": {"name": "hidden"}}
+    with client_at(address, more=signed("root", ROOT)) as root:
+        assert root.call("QueryRoute", topic={"name": "secrets"}).status.code == Code.OK
+        assert root.call("QueryAssignment", **assigned).status.code == Code.OK
+        assert root.call("QueryRoute", topic={"name": "nowhere"}).status.code == (
+            Code.TOPIC_NOT_FOUND
+        )
+    with client_at(address, more=signed("shop", "shop-secret-1")) as shop:
+        assert shop.call("QueryRoute", topic={"name": "orders"}).status.code == Code.OK
+        for name in ("secrets", "nowhere"):  # nor is it told which topics there are
+            answer = shop.call("QueryRoute", topic={"name": name})
+            assert answer.status.code == Code.FORBIDDEN
+            assert "shop" in answer.status.message
+            assert not answer.message_queues
+            delayed = shop.send(name, message_type=3, delivery_timestamp={"seconds": 1})
+            assert delayed.status.code == Code.FORBIDDEN
+        refused = shop.call("QueryAssignment", **assigned)
+        assert refused.status.code == Code.FORBIDDEN
+        assert not refused.assignments
+
+
+def test_the_settings_of_a_group_are_told_to_those_who_may_be_members(address: str) -> None:
+    with client_at(address, more=signed("root", ROOT)) as root:
+        assert root.consumer("hidden", "secrets")
+    with client_at(address, more=signed("shop", "shop-secret-1")) as shop:
+        with pytest.raises(grpc.RpcError, match="FORBIDDEN") as caught:
+            shop.consumer("hidden", "secrets")
+        assert "shop" in str(caught.value.details())
+
+
+def test_nobody_ends_the_client_of_another_user_or_takes_its_place(address: str) -> None:
+    with client_at(address, "c-1", more=signed("root", ROOT)) as root:
+        stream = root.producer("secrets")
+        with client_at(address, "c-1", more=signed("shop", "shop-secret-1")) as shop:
+            ended = shop.call("NotifyClientTermination").status
+            assert ended.code == Code.UNRECOGNIZED_CLIENT_TYPE
+            assert root.call("Heartbeat", client_type=1).status.code == Code.OK
+            shop.producer("orders")
+            assert shop.call("NotifyClientTermination").status.code == Code.OK
+        assert root.call("Heartbeat", client_type=1).status.code == Code.OK
+        assert stream.is_active()

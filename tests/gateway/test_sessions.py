@@ -1,10 +1,14 @@
 """Clients by their ids: what the endpoint keeps of them, and how much at most."""
 
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import pytest
 
 from reliable_mq.gateway import sessions
+from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sessions import Sessions
@@ -21,7 +25,9 @@ def test_a_client_that_tells_again_counts_once() -> None:
         found.put("client", producing(topic), 0.0)
         found.invariants()
     assert len(found) == 1
-    found.drop("client")
+    session = found.find("client")
+    assert session is not None
+    found.drop(session)
     found.invariants()
     assert found.find("client") is None
 
@@ -62,3 +68,54 @@ def test_who_is_silent_and_not_connected_is_forgotten() -> None:
     session = found.put("client", producing("t"), 0.0)
     assert found.silent(sessions.SILENT_SECONDS + 1) == [session]
     assert found.silent(sessions.SILENT_SECONDS - 1) == []
+
+
+def done_as(acting: Acting, what: Callable[[], Any]) -> Any:
+    """Do something for a client."""
+
+    def run() -> Any:
+        ACTING.set(acting)
+        return what()
+
+    return copy_context().run(run)
+
+
+SHOP, MALLORY = Acting("10.0.0.1", "s", "shop"), Acting("10.0.0.2", "m", "mallory")
+
+
+def test_a_client_id_belongs_to_its_user() -> None:
+    found = Sessions()
+    session = done_as(SHOP, lambda: found.put("c1", producing("orders"), 0.0))
+    assert done_as(MALLORY, lambda: found.find("c1")) is None
+    other = done_as(MALLORY, lambda: found.put("c1", producing("theirs"), 0.0))
+    assert other is not session
+    assert session.topics == {"orders"}
+    found.drop(other)
+    found.invariants()
+    assert done_as(SHOP, lambda: found.find("c1")) is session
+    moved = SHOP._replace(host="10.0.0.9")
+    assert done_as(moved, lambda: found.find("c1")) is session
+
+
+@pytest.mark.parametrize(
+    ("one", "another"), [(SHOP, MALLORY), (Acting("10.0.0.1"), Acting("10.0.0.2"))]
+)
+def test_one_user_or_address_cannot_take_all_places(
+    monkeypatch: pytest.MonkeyPatch, one: Acting, another: Acting
+) -> None:
+    monkeypatch.setattr(sessions, "SESSIONS_OF_ONE_MAX", 5)
+    found = Sessions()
+    for number in range(5):
+        last = done_as(one, partial(found.put, f"client-{number}", producing("t"), 0.0))
+    with pytest.raises(RpcRefused) as caught:
+        done_as(one, lambda: found.put("more", producing("t"), 0.0))
+    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    done_as(another, lambda: found.put("other", producing("t"), 0.0))
+    found.drop(last)
+    done_as(one, lambda: found.put("more", producing("t"), 0.0))
+    found.invariants()
+    monkeypatch.setattr(sessions, "SETTINGS_SIZES_OF_ONE_MAX", 500)
+    with pytest.raises(RpcRefused):
+        done_as(one, lambda: found.put("more", producing("t" * 600), 0.0))
+    done_as(another, lambda: found.put("other", producing("t" * 300), 0.0))
+    found.invariants()

@@ -9,11 +9,13 @@ from typing import Any
 
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
+from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream, completed
 
 _READ, _WRITE, _READ_WRITE, _NONE = 2, 3, 4, 1
@@ -27,6 +29,7 @@ class Clients:
     Args:
         upstream: the brokers.
         sessions: the clients.
+        rights: what clients may do.
         on_gone: called with a client that has left.
         on_producer: called when a producer has told its topics.
     """
@@ -35,18 +38,23 @@ class Clients:
         self,
         upstream: Upstream,
         sessions: Sessions,
+        rights: Rights,
         on_gone: Callable[[Session], None],
         on_producer: Callable[[Session], None],
     ) -> None:
         self._upstream = upstream
         self._sessions = sessions
+        self._rights = rights
         self._on_gone = on_gone
         self._on_producer = on_producer
+        self._by_stream: dict[TelemetryStream, Session] = {}
 
     async def query_route(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryRoute: all queues, at the address that the client has used."""
         topic = call.topic.name
         check_topic(topic)
+        check_echoed(call)
+        await self._rights.see(topic)
         route = await self._upstream.route(topic)
         kinds = sorted(await self._upstream.kinds(topic))
         response = TYPES["QueryRouteResponse"]()
@@ -82,12 +90,12 @@ class Clients:
 
     async def terminate(self, caller: Caller, _call: Any) -> Any:
         """Answer a NotifyClientTermination."""
-        session = self._sessions.drop(caller.client_id)
+        session = self._sessions.find(caller.client_id)
         if session is None:
             raise RpcRefused(
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
-        self._on_gone(session)
+        self._forget(session)
         response = TYPES["NotifyClientTerminationResponse"]()
         response.status.code, response.status.message = Code.OK, "OK"
         return response
@@ -104,25 +112,30 @@ class Clients:
         settings = command.settings
         for resource in settings.publishing.topics:
             check_topic(resource.name)
+        policy = GroupPolicy()
         if settings.WhichOneof("pub_sub") == "subscription":
-            check_group(settings.subscription.group.name)
+            group = settings.subscription.group.name
+            check_group(group)
+            await self._rights.join(group)
+            policy = await self._upstream.group(group)
         session = self._sessions.put(caller.client_id, settings, loop.time())
-        session.acting = ACTING.get()
+        session.acting, session.policy = ACTING.get(), policy
         before, session.stream = session.stream, stream
+        if stream.is_open:
+            self._by_stream[stream] = session
         if before is not None and before is not stream:
+            self._by_stream.pop(before, None)
             before.close()
         if session.kind is ClientKind.PRODUCER:
             self._on_producer(session)
-        else:
-            session.policy = await self._upstream.group(session.group)
         answer = TYPES["TelemetryCommand"]()
         answer.status.code, answer.status.message = Code.OK, "OK"
         answer.settings.CopyFrom(completed(session))
         stream.write(answer)
 
-    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+    def lost(self, stream: TelemetryStream) -> None:
         """Note that a Telemetry stream has ended. The client may open another one."""
-        session = self._sessions.find(caller.client_id)
+        session = self._by_stream.pop(stream, None)
         if session is not None and session.stream is stream:
             session.stream = None
             session.seen_at = asyncio.get_running_loop().time()
@@ -130,8 +143,18 @@ class Clients:
     def forget_silent(self) -> None:
         """Forget the clients that have left without a word."""
         for session in self._sessions.silent(asyncio.get_running_loop().time()):
-            self._sessions.drop(session.client_id)
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        """Forget a client, and give back what it has, as its user."""
+        self._sessions.drop(session)
+        if session.stream is not None:
+            self._by_stream.pop(session.stream, None)
+        before = ACTING.set(session.acting)
+        try:
             self._on_gone(session)
+        finally:
+            ACTING.reset(before)
 
 
 def _permissions(route: Route, broker: str) -> list[int]:

@@ -5,6 +5,7 @@ Source: Apache RocketMQ `ReceiveMessageActivity`, `AckMessageActivity`,
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from itertools import count
@@ -13,14 +14,16 @@ from typing import Any
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.errors import RecordError
 from reliable_mq.gateway import renewals
+from reliable_mq.gateway.acting import payer
 from reliable_mq.gateway.asyncio_receipts import Receipts, check_invisible, now_ms
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
-from reliable_mq.gateway.sending import check_group, check_topic
+from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
 from reliable_mq.names import EVERY_TAG, tags_of
 from reliable_mq.wire import properties as p
@@ -30,7 +33,9 @@ from reliable_mq.wire.command import Command, request
 POLL_MS_MIN, POLL_MS_MAX = 5_000, 20_000
 INVISIBLE_MS_MIN = 10_000
 WAITING_MAX = 20_000
-"""The most receives that wait at brokers at a time."""
+"""The most receives that wait at brokers at a time,"""
+WAITING_OF_ONE_MAX = 10_000
+"""and those of one user; if nobody signs, of one address."""
 _MARGIN_SECONDS = 2.0
 _SETTINGS_SECONDS, _SETTINGS_TRIES = 1.0, 20
 _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
@@ -76,20 +81,27 @@ class Consuming:
         upstream: the brokers.
         sessions: the clients.
         receipts: has what was handed out.
+        rights: what clients may do.
     """
 
-    def __init__(self, upstream: Upstream, sessions: Sessions, receipts: Receipts) -> None:
+    def __init__(
+        self, upstream: Upstream, sessions: Sessions, receipts: Receipts, rights: Rights
+    ) -> None:
         self._upstream = upstream
         self._sessions = sessions
         self._receipts = receipts
+        self._rights = rights
         self._turn = count()
         self._waiting = 0
+        self._waiting_of: Counter[tuple[str, str]] = Counter()  # by user or address
 
     async def query_assignment(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryAssignment."""
         topic, group = call.topic.name, call.group.name
         check_topic(topic)
         check_group(group)
+        check_echoed(call)
+        await self._rights.consume(topic, group)
         route = await self._upstream.route(topic)
         policy = await self._upstream.group(group)
         response = TYPES["QueryAssignmentResponse"]()
@@ -211,7 +223,11 @@ class Consuming:
             invisible_ms = ms_of(call.invisible_duration)
             check_invisible(invisible_ms, INVISIBLE_MS_MIN)
         expression, kind = _filter_of(call.filter_expression)
-        broker, address = await self._reader(topic, call.message_queue.broker.name)
+        try:
+            broker, address = await self._reader(topic, call.message_queue.broker.name)
+        except RpcRefused:
+            await self._rights.consume(topic, group)  # else it would tell which topics there are
+            raise
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -232,14 +248,22 @@ class Consuming:
             raise RpcRefused(
                 Code.TOO_MANY_REQUESTS, f"the client has {len(session.held)} messages already"
             )
-        if self._waiting >= WAITING_MAX:
-            raise RpcRefused(Code.TOO_MANY_REQUESTS, f"{WAITING_MAX} receives wait already")
+        one = payer()
+        if self._waiting >= WAITING_MAX or self._waiting_of[one] >= WAITING_OF_ONE_MAX:
+            raise RpcRefused(
+                Code.TOO_MANY_REQUESTS,
+                f"{self._waiting} receives wait already, {self._waiting_of[one]} of them yours",
+            )
         self._waiting += 1
+        self._waiting_of[one] += 1
         try:
             command = request(RequestCode.POP_MESSAGE, fields)
             answer = await self._upstream.ask(address, command, poll_ms / 1000 + _MARGIN_SECONDS)
         finally:
             self._waiting -= 1
+            self._waiting_of[one] -= 1
+            if not self._waiting_of[one]:
+                del self._waiting_of[one]
         if answer.code == _POLLING_FULL:
             raise RpcRefused(Code.TOO_MANY_REQUESTS, "polling full")
         if answer.code in {_POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND}:

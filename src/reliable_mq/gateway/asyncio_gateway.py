@@ -6,17 +6,20 @@ own. It receives calls whose bytes are decoded, and gives answers; it knows noth
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
 
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.gateway import renewals
+from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.asyncio_clients import Clients
 from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
 from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_receipts import Receipts
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
@@ -46,12 +49,13 @@ class Gateway:
         self._client_id = client_id
         self.upstream = Upstream(ask, name_servers)
         self.sessions = Sessions()
-        self._producing = Producing(self.upstream, self.sessions)
+        rights = Rights(self.upstream)
+        self._producing = Producing(self.upstream, self.sessions, rights)
         self._receipts = receipts = Receipts(self.upstream, self.sessions)
-        self._consuming = Consuming(self.upstream, self.sessions, receipts)
+        self._consuming = Consuming(self.upstream, self.sessions, receipts, rights)
         self._pulling = Pulling(self.upstream)
         self._clients = Clients(
-            self.upstream, self.sessions, self._receipts.release, self._producer_came
+            self.upstream, self.sessions, rights, receipts.release, self._producer_came
         )
         self._asked_about: set[str] = set()  # topics that brokers know of
         self._works: list[asyncio.Task[None]] = []
@@ -83,9 +87,9 @@ class Gateway:
         """Take a command of a client; see `Clients.told`."""
         await self._clients.told(caller, command, stream)
 
-    def lost(self, caller: Caller, stream: TelemetryStream) -> None:
+    def lost(self, stream: TelemetryStream) -> None:
         """Note that a Telemetry stream has ended."""
-        self._clients.lost(caller, stream)
+        self._clients.lost(stream)
 
     def start(self) -> None:
         """Do what is done between calls, from now on."""
@@ -124,11 +128,13 @@ class Gateway:
         if not broker:
             found = self.upstream.known_brokers() or await self.upstream.brokers()
             broker = next((each.name for each in found if address in each.addresses.values()), "")
-        self._producing.check_back(broker, command)
+        await self._producing.check_back(broker, command)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
-        task = asyncio.get_running_loop().create_task(_quietly(work))
+        """Do something that nobody waits for, as the endpoint: not as whoever has caused it."""
+        own = copy_context()
+        own.run(ACTING.set, None)
+        task = asyncio.get_running_loop().create_task(_quietly(work), context=own)
         self._hurry.add(task)
         task.add_done_callback(self._hurry.discard)
 
@@ -148,7 +154,8 @@ class Gateway:
         brokers: dict[str, Broker] = {}
         for topic in sorted(self.sessions.topics_of_producers()):
             try:
-                if KindOfMessage.TRANSACTION in await self.upstream.kinds(topic):
+                is_halved = KindOfMessage.TRANSACTION in await self.upstream.kinds(topic)
+                if is_halved and await self._producing.producer_of(topic) is not None:
                     brokers |= (await self.upstream.route(topic)).brokers
                     topics.append(topic)
             except RpcRefused:

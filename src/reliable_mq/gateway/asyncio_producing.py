@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 from reliable_mq.errors import RecordError
 from reliable_mq.gateway import sending
+from reliable_mq.gateway.acting import Acting
+from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
-from reliable_mq.gateway.sessions import Sessions
+from reliable_mq.gateway.sessions import Session, Sessions
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -76,11 +78,13 @@ class Producing:
     Args:
         upstream: the brokers.
         sessions: the clients, for check-backs.
+        rights: what clients may do.
     """
 
-    def __init__(self, upstream: Upstream, sessions: Sessions) -> None:
+    def __init__(self, upstream: Upstream, sessions: Sessions, rights: Rights) -> None:
         self._upstream = upstream
         self._sessions = sessions
+        self._rights = rights
         self._turn = count(random.randrange(1 << 16))  # noqa: S311 - it only spreads load
 
     async def send(self, caller: Caller, call: Any) -> Any:
@@ -88,8 +92,12 @@ class Producing:
         now_ms = time.time_ns() // 1_000_000
         outgoing = sending.read_messages(call.messages, caller.host, now_ms)
         upstream, topic = self._upstream, outgoing.topic
-        route = upstream.known_route(topic) or await upstream.route(topic)
-        sending.check_kind(outgoing, upstream.known_kinds(topic) or await upstream.kinds(topic))
+        try:
+            route = upstream.known_route(topic) or await upstream.route(topic)
+            sending.check_kind(outgoing, upstream.known_kinds(topic) or await upstream.kinds(topic))
+        except RpcRefused:
+            await self._rights.send(topic)  # else it would tell of topics that the user may not see
+            raise
         queues = route.writable
         if not queues:
             raise RpcRefused(Code.FORBIDDEN, "no writable queue")
@@ -153,6 +161,7 @@ class Producing:
         """Answer a RecallMessage."""
         topic = call.topic.name
         sending.check_topic(topic)
+        await self._rights.send(topic)
         if KindOfMessage.DELAY not in await self._upstream.kinds(topic):
             raise RpcRefused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -169,7 +178,24 @@ class Producing:
         response.message_id = answer.ext_fields.get("msgId", "")
         return response
 
-    def check_back(self, broker: str, command: Command) -> bool:
+    async def producer_of(self, topic: str) -> Session | None:
+        """Return a connected producer of a topic whose user may send to it.
+
+        Everybody may claim to be a producer of a topic. A check-back has the message.
+        """
+        found = self._sessions.producers_of(topic)
+        random.shuffle(found)
+        refused: set[Acting | None] = set()
+        for each in found:
+            if each.acting in refused:
+                continue
+            if not await self._rights.may_send(each.acting, topic):
+                refused.add(each.acting)
+            elif each.is_connected:
+                return each
+        return None
+
+    async def check_back(self, broker: str, command: Command) -> bool:
         """Ask a producer how its transaction has ended. Return whether there is one to ask."""
         try:
             record = decode_record(command.body)
@@ -181,7 +207,7 @@ class Producing:
         except (RecordError, KeyError, ValueError):
             return False
         topic = found.get(p.REAL_TOPIC) or record.topic
-        session = self._sessions.producer_of(topic, random.choice)  # noqa: S311 - any producer may answer
+        session = await self.producer_of(topic)
         if session is None or session.stream is None:
             return False
         record.topic = topic

@@ -217,6 +217,15 @@ class Upstream:
             Code.INTERNAL_SERVER_ERROR, f"broker {name} is not known, or has no master"
         )
 
+    async def any_master(self, topic: str = "") -> str:
+        """Return the address of a master: one that has the topic if its route is known.
+
+        Raises:
+            RpcRefused: when there is none.
+        """
+        route = self._routes.known(topic)
+        return self._one_of(tuple(route.brokers.values()) if route else await self.brokers())
+
     async def _ask_names(self, command: Command) -> Command:
         """Ask the name servers one after another, the one that answered last first."""
         failure: RpcRefused | None = None

@@ -11,6 +11,8 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 
 CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
+_HEADER_SIZE_MAX = 1024
+_KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version")
 _SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _DIGITS_MAX = 8
 
@@ -49,6 +51,11 @@ def client_id_of(headers: Mapping[bytes, bytes]) -> str:
     if len(found) > _CLIENT_ID_MAX:
         raise RpcRefused(Code.BAD_REQUEST, f"a client id has at most {_CLIENT_ID_MAX} bytes")
     return found.decode("utf-8", "replace")
+
+
+def kept_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return those headers that are looked at later; one that is too long is cut."""
+    return {name: headers[name][: _HEADER_SIZE_MAX + 1] for name in _KEPT if name in headers}
 
 
 def seconds_of(timeout: bytes | None) -> float | None:

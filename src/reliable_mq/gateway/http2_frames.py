@@ -63,10 +63,10 @@ HEAD = struct.Struct(">HBBBI")  # length: two bytes and one, type, flags, stream
 pack_u32 = struct.Struct(">I").pack
 
 
-def frame_of(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame_of(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """Return a frame."""
     length = len(payload)
-    return HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
+    return b"".join((HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream), payload))
 
 
 def _settings() -> bytes:

@@ -25,6 +25,7 @@ RECOVERY_SECONDS_MAX = 3600
 USER_PROPERTIES_MAX = 128
 USER_PROPERTIES_SIZE_MAX = 16 * 1024
 GROUP_SIZE_MAX = 64
+ECHOED_SIZE_MAX = 4096
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 
@@ -91,6 +92,18 @@ def check_group(name: str) -> None:
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, fault)
     if is_system_group(name):
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+
+
+def check_echoed(call: Any) -> None:
+    """Refuse a topic and endpoints that are too long to be repeated for each queue.
+
+    Raises:
+        RpcRefused: when they are.
+    """
+    if call.topic.ByteSize() + call.endpoints.ByteSize() > ECHOED_SIZE_MAX:
+        raise RpcRefused(
+            Code.BAD_REQUEST, f"topic and endpoints have at most {ECHOED_SIZE_MAX} bytes"
+        )
 
 
 def read_messages(messages: Sequence[Any], peer: str, now_ms: int) -> Outgoing:

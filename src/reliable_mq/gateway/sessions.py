@@ -1,15 +1,17 @@
 """Clients by their ids: what they are, what they want, and what they are told to do. Pure.
 
 A client tells its settings on a Telemetry stream, and gets them back, completed. From then on it is
-known by the id in the headers of its calls.
+known by the id in the headers of its calls, and by the user who signs them: the same id with
+another user is another client.
 Source: Apache RocketMQ `GrpcClientSettingsManager`, `ClientActivity`.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.gateway.acting import Acting
+from reliable_mq.gateway.acting import Acting, acting_name, payer
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
@@ -20,13 +22,17 @@ BATCH_SIZE = 32
 POLL_SECONDS = 20
 SILENT_SECONDS = 120.0
 SESSIONS_MAX = 50_000
+SESSIONS_OF_ONE_MAX = 25_000
+"""The most clients of one user; if nobody signs, of one address."""
 NAMES_MAX = 1_000
 """The most topics that one client may name in its settings."""
 PROPERTIES_MAX, PROPERTIES_SIZE_MAX = 32, 4096
 SETTINGS_SIZE_MAX = 64 * 1024
 """The most bytes of the settings of one client,"""
 SETTINGS_SIZES_MAX = 64 * 1024 * 1024
-"""and of all clients together."""
+"""and of all clients together,"""
+SETTINGS_SIZES_OF_ONE_MAX = 32 * 1024 * 1024
+"""and of those of one user or address."""
 
 _PRODUCER_ATTEMPTS = 3
 _PRODUCER_BACKOFF = (10, 1_000, 2.0)  # first and longest wait in ms, and the factor
@@ -51,11 +57,12 @@ class Session:
 
     __slots__ = (
         *("client_id", "group", "held", "kind", "policy", "seen_at", "settings", "stream"),
-        *("acting", "topics"),
+        *("acting", "payer", "topics", "user"),
     )
 
     def __init__(self, client_id: str, settings: Any) -> None:
         self.client_id = client_id
+        self.user, self.payer = acting_name(), payer()
         self.settings = settings
         self.kind = ClientKind.UNSPECIFIED
         self.topics: frozenset[str] = frozenset()
@@ -75,11 +82,17 @@ class Session:
 
 
 class Sessions:
-    """All clients. Invariant: `_size` is that of their settings, and bounded as their number is."""
+    """All clients.
+
+    Invariant: `_size` and `_sizes` are those of their settings, `_counts` their number by payer;
+    all are bounded.
+    """
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Session] = {}
+        self._by_id: dict[tuple[str, str], Session] = {}  # by user and id
         self._size = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._sizes: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -88,8 +101,8 @@ class Sessions:
         return iter(list(self._by_id.values()))
 
     def find(self, client_id: str) -> Session | None:
-        """Return a client."""
-        return self._by_id.get(client_id)
+        """Return a client of the user for whom the running task works."""
+        return self._by_id.get((acting_name(), client_id))
 
     def put(self, client_id: str, settings: Any, now: float) -> Session:
         """Note the settings of a client.
@@ -110,16 +123,16 @@ class Sessions:
                 Code.BAD_REQUEST,
                 f"settings have at most {NAMES_MAX} topics and {SETTINGS_SIZE_MAX} bytes",
             )
-        session = self._by_id.get(client_id)
-        grown = self._size + size - (session.settings.ByteSize() if session is not None else 0)
-        is_full = session is None and len(self._by_id) >= SESSIONS_MAX
-        if is_full or grown > SETTINGS_SIZES_MAX:
-            raise RpcRefused(
-                Code.TOO_MANY_REQUESTS, f"{len(self._by_id)} clients are connected, with settings"
-            )
+        session = self.find(client_id)
+        more = size - (session.settings.ByteSize() if session is not None else 0)
+        one = session.payer if session is not None else payer()
+        self._check_room(one, is_new=session is None, more=more)
         if session is None:
-            session = self._by_id[client_id] = Session(client_id, settings)
-        self._size = grown
+            session = Session(client_id, settings)
+            self._by_id[session.user, client_id] = session
+            self._counts[one] += 1
+        self._size += more
+        self._sizes[one] += more
         session.settings, session.seen_at = settings, now
         if which == "publishing":
             session.kind, session.group = ClientKind.PRODUCER, ""
@@ -129,22 +142,43 @@ class Sessions:
         session.topics = frozenset(names)
         return session
 
-    def drop(self, client_id: str) -> Session | None:
-        """Forget a client, and return it."""
-        session = self._by_id.pop(client_id, None)
-        if session is not None:
-            self._size -= session.settings.ByteSize()
-        return session
+    def _check_room(self, one: tuple[str, str], *, is_new: bool, more: int) -> None:
+        """Refuse settings for which there is no room."""
+        who = f"user {one[0]}" if one[0] else f"address {one[1]}"
+        is_full = is_new and self._counts[one] >= SESSIONS_OF_ONE_MAX
+        if is_full or self._sizes[one] + more > SETTINGS_SIZES_OF_ONE_MAX:
+            raise RpcRefused(
+                Code.TOO_MANY_REQUESTS, f"{who} has {self._counts[one]} clients, with settings"
+            )
+        is_full = is_new and len(self._by_id) >= SESSIONS_MAX
+        if is_full or self._size + more > SETTINGS_SIZES_MAX:
+            raise RpcRefused(
+                Code.TOO_MANY_REQUESTS, f"{len(self._by_id)} clients are connected, with settings"
+            )
+
+    def drop(self, session: Session) -> None:
+        """Forget a client."""
+        if self._by_id.pop((session.user, session.client_id), None) is None:
+            return
+        size = session.settings.ByteSize()
+        self._size -= size
+        self._sizes[session.payer] -= size
+        self._counts[session.payer] -= 1
+        if not self._counts[session.payer]:
+            del self._counts[session.payer], self._sizes[session.payer]
 
     def invariants(self) -> None:
-        """Check the size.
+        """Check the sizes and the counts.
 
         Raises:
-            InvariantBroken: when it is not that of all settings.
+            InvariantBroken: when they are not those of all settings.
         """
         size = sum(each.settings.ByteSize() for each in self._by_id.values())
         if size != self._size:
             raise InvariantBroken(f"settings of {size} bytes, not {self._size}")
+        counts = Counter(each.payer for each in self._by_id.values())
+        if counts != self._counts or self._sizes.total() != size:
+            raise InvariantBroken(f"{counts} clients, not {self._counts}")
 
     def silent(self, now: float) -> list[Session]:
         """Return the clients that have left without a word."""
@@ -154,14 +188,13 @@ class Sessions:
             if not each.is_connected and now - each.seen_at > SILENT_SECONDS
         ]
 
-    def producer_of(self, topic: str, choose: Callable[[list[Session]], Session]) -> Session | None:
-        """Return a connected producer of a topic."""
-        found = [
+    def producers_of(self, topic: str) -> list[Session]:
+        """Return the connected clients that say that they send to a topic."""
+        return [
             each
             for each in self._by_id.values()
             if each.kind is ClientKind.PRODUCER and topic in each.topics and each.is_connected
         ]
-        return choose(found) if found else None
 
     def topics_of_producers(self) -> set[str]:
         """Return the topics to which connected producers send."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from reliable_mq.access.users import User
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.caller import Caller
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = limited_log(__name__)
 
-Authenticate = Callable[[Caller], Awaitable[object]]
+Authenticate = Callable[[Caller], Awaitable[User]]
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _BUG = "the endpoint has failed; its log says why"
@@ -109,14 +110,16 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         """Give the gateway a command of a client."""
+        telemetry.waiting += 1
         self._run(self._told(connection, stream, telemetry, command))
 
     async def _told(
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any
     ) -> None:
         try:
-            await self._begin(telemetry.caller)
-            await self._gateway.told(telemetry.caller, command, telemetry)
+            async with telemetry.turn:  # settings count in the order in which they come
+                await self._begin(telemetry.caller)
+                await self._gateway.told(telemetry.caller, command, telemetry)
         except RpcRefused as refused:
             is_theirs = refused.code < Code.INTERNAL_ERROR
             status = _INVALID_ARGUMENT if is_theirs else _INTERNAL
@@ -124,15 +127,18 @@ class Calls:
         except Exception:  # noqa: BLE001 - it is logged, and the others go on
             broker_events.CALL_BROKEN.log(log, call="Telemetry", traceback_of=True)
             connection.end(stream, _INTERNAL, _BUG)
+        finally:
+            telemetry.waiting -= 1
 
     def lost(self, telemetry: "Telemetry") -> None:
         """Note that a Telemetry stream has ended."""
-        self._gateway.lost(telemetry.caller, telemetry)
+        self._gateway.lost(telemetry)
 
     async def _begin(self, caller: Caller) -> None:
         """Note in the running task for whom it works."""
         user = None if self._authenticate is None else await self._authenticate(caller)
-        ACTING.set(Acting(caller.host, user))
+        name = user.username if user is not None else ""
+        ACTING.set(Acting(caller.host, user, name))
 
     def _run(self, work: Any) -> None:
         task = self._loop.create_task(work)

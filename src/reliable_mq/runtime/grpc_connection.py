@@ -9,13 +9,13 @@ Source: gRPC over HTTP2 (grpc/grpc `PROTOCOL-HTTP2.md`).
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
-from urllib.parse import quote
 
 from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.gateway.answer_heads import HEAD, HTTP1, NOT_GRPC, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
-from reliable_mq.gateway.caller import Caller, client_id_of, seconds_of
+from reliable_mq.gateway.call_body import CALLS, BodyRefused, decode_call, size_max_of
+from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
-from reliable_mq.gateway.hpack import block_of
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
     BEGUN,
@@ -28,7 +28,6 @@ from reliable_mq.gateway.http2_frames import (
 )
 from reliable_mq.gateway.message_facts import SERVICE, STREAMS
 from reliable_mq.gateway.message_types import TYPES, DecodeError
-from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.descriptors import is_last
@@ -42,29 +41,13 @@ log = limited_log(__name__)
 
 _UNSENT_PAUSE = 1024 * 1024
 _PREFIX_SIZE = 5  # whether a message is compressed, and its length
-_TELEMETRY_SIZE_MAX = 1024 * 1024
+_TELEMETRY_SIZE_MAX = 128 * 1024
+_COMMANDS_MAX = 16
 _PATH = f"/{SERVICE}/".encode()
 _COMMAND = TYPES["TelemetryCommand"]
-_RECEIPT: Any = {name[:-7]: kind for name, kind in TYPES.items() if name.endswith("Request")}
 
-_HEAD = b"\x88" + block_of([(b"content-type", b"application/grpc")])
-_OK = block_of([(b"grpc-status", b"0")])
-_NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])
-_HTTP1 = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\n"
-    b"connection: close\r\ncontent-length: 48\r\n\r\n"
-    b"This port speaks gRPC, which needs HTTP/2 only.\n"
-)
 # Codes of gRPC itself.
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 8, 12, 13, 14
-
-
-def trailers_of(status: int, text: str) -> bytes:
-    """Return the last headers of an answer."""
-    if not status:
-        return _OK
-    shown = quote(text[:500], safe=" !#$&'()*+,/:;=?@[]\"<>^`{|}").encode()
-    return block_of([(b"grpc-status", str(status).encode()), (b"grpc-message", shown)])
 
 
 class Telemetry:
@@ -74,6 +57,9 @@ class Telemetry:
         self._connection = connection
         self._stream = stream
         self.caller = caller
+        self.waiting = 0
+        """Commands that are not done."""
+        self.turn = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -151,7 +137,7 @@ class GrpcConnection(asyncio.Protocol):
             happened = http2.feed(data, now)
         except Http2Error as error:
             if self._is_first:
-                http2.out = [_HTTP1] if data[:1].isalpha() else []
+                http2.out = [HTTP1] if data[:1].isalpha() else []
             self._flush()
             self._log_end(f"closed, {error}")
             self._transport.close()
@@ -177,7 +163,7 @@ class GrpcConnection(asyncio.Protocol):
         stream.headers = []
         path = headers.get(b":path", b"")
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._http2.send_head(stream, _NOT_GRPC)
+            self._http2.send_head(stream, NOT_GRPC)
             self._http2.reset(stream, Http2Fault.NO_ERROR)
             return
         name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
@@ -188,13 +174,13 @@ class GrpcConnection(asyncio.Protocol):
             refused = None
         except RpcRefused as error:
             client_id, refused = "", error
-        caller = Caller(client_id, self._host, headers, deadline)
+        caller = Caller(client_id, self._host, kept_headers(headers), deadline)
         if name == "Telemetry":
             if refused is not None:
                 self.end(stream, INVALID_ARGUMENT, str(refused))
                 return
             stream.context = Telemetry(self, stream, caller)
-        elif name in _RECEIPT:
+        elif name in CALLS:
             stream.context = (name, caller, refused)
         else:
             self.end(stream, UNIMPLEMENTED, f"method {path[:200]!r} is not known")
@@ -203,13 +189,24 @@ class GrpcConnection(asyncio.Protocol):
         """Look at a part of a body: a command of Telemetry may be whole."""
         if isinstance(stream.context, Telemetry):
             self._take_commands(stream, stream.context)
-        elif len(stream.body) > FRAME_SIZE_MAX + _PREFIX_SIZE:
-            self._http2.take_body(stream)
-            self.end(stream, RESOURCE_EXHAUSTED, f"a request has at most {FRAME_SIZE_MAX} bytes")
+        elif isinstance(stream.context, tuple):
+            self._fits(stream, stream.context[0])
+
+    def _fits(self, stream: Stream, name: str) -> bool:
+        """Whether a call is not too large; one that is too large ends."""
+        most = size_max_of(name)
+        if len(stream.body) <= most:
+            return True
+        self._http2.take_body(stream)
+        self.end(stream, RESOURCE_EXHAUSTED, f"{name} has at most {most - _PREFIX_SIZE} bytes")
+        return False
 
     def _take_commands(self, stream: Stream, telemetry: Telemetry) -> None:
         body = stream.body
-        while len(body) >= _PREFIX_SIZE and not stream.is_reset:
+        while len(body) >= _PREFIX_SIZE and telemetry.is_open:
+            if telemetry.waiting >= _COMMANDS_MAX:
+                self.end(stream, RESOURCE_EXHAUSTED, f"{_COMMANDS_MAX} commands wait already")
+                return
             size = int.from_bytes(body[1:_PREFIX_SIZE])
             if body[0] or size > _TELEMETRY_SIZE_MAX:
                 self.end(stream, INVALID_ARGUMENT, "a command is compressed or too long")
@@ -238,20 +235,16 @@ class GrpcConnection(asyncio.Protocol):
         if not isinstance(context, tuple):
             return
         name, caller, refused = context
-        body = self._http2.take_body(stream)
-        if len(body) < _PREFIX_SIZE or int.from_bytes(body[1:_PREFIX_SIZE]) != (
-            len(body) - _PREFIX_SIZE
-        ):
-            self.end(stream, INTERNAL, "the request is not one whole message")
+        if not self._fits(stream, name):
             return
-        if body[0]:
-            self.end(stream, UNIMPLEMENTED, "compressed requests are not understood")
-            return
+        call = None
         try:
-            call = _RECEIPT[name].FromString(bytes(memoryview(body)[_PREFIX_SIZE:]))
-        except DecodeError:
-            self.end(stream, INTERNAL, "the request cannot be decoded")
+            call = decode_call(name, self._http2.take_body(stream))
+        except BodyRefused as fault:
+            self.end(stream, fault.status, str(fault))
             return
+        except RpcRefused as error:
+            refused = refused or error
         if name in STREAMS:
             self._calls.answer_streamed(self, stream, name, caller, call, refused)
         else:
@@ -266,7 +259,7 @@ class GrpcConnection(asyncio.Protocol):
     def respond(self, stream: Stream, response: Any) -> None:
         """Send the only answer of a call."""
         data = response.SerializeToString()
-        self._http2.answer(stream, _HEAD, b"\0" + len(data).to_bytes(4) + data, _OK)
+        self._http2.answer(stream, HEAD, b"\0" + len(data).to_bytes(4) + data, OK)
         self._flush_soon()
 
     def send_answers(self, stream: Stream, messages: Sequence[Any], on_left: OnLeft = None) -> bool:
@@ -277,7 +270,7 @@ class GrpcConnection(asyncio.Protocol):
         for message in messages:
             data = message.SerializeToString()
             parts += (b"\0" + len(data).to_bytes(4), data)
-        self._http2.send_head(stream, _HEAD)
+        self._http2.send_head(stream, HEAD)
         stream.on_left = on_left
         self._http2.send_data(stream, b"".join(parts))
         self._flush_soon()
@@ -285,7 +278,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def end(self, stream: Stream, status: int, text: str) -> None:
         """End a call: with the status of gRPC, which is 0 if there were answers."""
-        self._http2.send_head(stream, _HEAD)
+        self._http2.send_head(stream, HEAD)
         self._http2.end(stream, trailers_of(status, text))
         self._flush_soon()
 

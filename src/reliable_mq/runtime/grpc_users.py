@@ -20,10 +20,11 @@ from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 
-_SIGNED = re.compile(
-    r"MQv2-HMAC-SHA1\s+Credential=([^,\s/]+)[^,]*,\s*SignedHeaders=([^,\s]+),\s*"
+SIGNED = re.compile(
+    r"MQv2-HMAC-SHA1\s+Credential=([^,\s/]+)(?:/[^,]*)?,\s*SignedHeaders=([^,\s]+),\s*"
     r"Signature=([0-9A-Fa-f]{40})\s*"
 )
+AUTHORIZATION_SIZE_MAX = 1024
 _DATE_TIME = "x-mq-date-time"
 
 Find = Callable[[str], Awaitable[User | None]]
@@ -36,7 +37,11 @@ async def signer_of(caller: Caller, find: Find) -> User:
     Raises:
         RpcRefused: nobody has, or the signature is not the user's.
     """
-    found = _SIGNED.fullmatch(caller.text(b"authorization"))
+    if len(caller.headers.get(b"authorization", b"")) > AUTHORIZATION_SIZE_MAX:
+        raise RpcRefused(
+            Code.UNAUTHORIZED, f"authorization has at most {AUTHORIZATION_SIZE_MAX} bytes"
+        )
+    found = SIGNED.fullmatch(caller.text(b"authorization"))
     if found is None:
         raise RpcRefused(
             Code.UNAUTHORIZED, "the call is not signed: the client needs an access key and a secret"

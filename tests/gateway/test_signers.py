@@ -1,0 +1,54 @@
+"""The header with a call's signature: what it may be, before anybody has signed."""
+
+import asyncio
+import time
+
+import pytest
+from tests.gateway.test_endpoint_security import signed
+
+from reliable_mq.access.users import User
+from reliable_mq.gateway.caller import Caller, kept_headers
+from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.runtime import grpc_users
+
+SHOP = User(username="shop", password="shop-secret-1")
+
+
+async def find(name: str) -> User | None:
+    return SHOP if name == "shop" else None
+
+
+def signer(scope: str, secret: str = SHOP.password) -> User:
+    """Return who has signed a call whose credential has a scope behind the name."""
+    headers = {name.encode(): value.encode() for name, value in signed("shop", secret).items()}
+    old = headers[b"authorization"]
+    headers[b"authorization"] = old.replace(b"=shop", b"=shop" + scope.encode())
+    caller = Caller("client-1", "10.0.0.1", headers, float("inf"))
+    return asyncio.run(grpc_users.signer_of(caller, find))
+
+
+@pytest.mark.parametrize("scope", ["", "/", "/region/service", "/" + "x" * 800])
+def test_a_scope_behind_the_name_means_nothing(scope: str) -> None:
+    assert signer(scope) is SHOP
+
+
+def test_a_long_header_is_refused_before_it_is_read() -> None:
+    with pytest.raises(RpcRefused, match="at most 1024 bytes") as caught:
+        signer("/" + "x" * 1_000)
+    assert caught.value.code == Code.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("text", ["a" * 50_000, " " * 50_000, "a/" * 25_000, "a," * 25_000])
+def test_no_header_takes_time_that_grows_with_its_square(text: str) -> None:
+    begun = time.process_time()
+    assert grpc_users.SIGNED.fullmatch(f"MQv2-HMAC-SHA1 Credential={text}") is None
+    assert time.process_time() - begun < 0.5
+
+
+def test_only_headers_that_are_needed_are_kept_of_a_call() -> None:
+    given = {b"authorization": b"a" * 30_000, b"x-other": b"b" * 30_000, b"x-mq-date-time": b"now"}
+    kept = kept_headers(given)
+    assert set(kept) == {b"authorization", b"x-mq-date-time"}
+    assert sum(map(len, kept.values())) < 2_000
+    with pytest.raises(RpcRefused, match="at most 1024 bytes"):
+        asyncio.run(grpc_users.signer_of(Caller("c", "h", kept, 1.0), find))
