@@ -219,3 +219,12 @@ def test_nobody_ends_the_client_of_another_user_or_takes_its_place(address: str)
             assert shop.call("NotifyClientTermination").status.code == Code.OK
         assert root.call("Heartbeat", client_type=1).status.code == Code.OK
         assert stream.is_active()
+
+
+def test_a_wrong_signature_is_in_the_log_of_the_broker(broker: ReliableMQBroker) -> None:
+    with client_at(broker.grpc_address, more=signed("intruder", "x")) as client:
+        assert client.send("orders").status.code == Code.UNAUTHORIZED
+    log = (broker.directory / f"broker-{broker.starts}.log").read_text()
+    (line,) = [each for each in log.splitlines() if "intruder" in each]
+    assert "40100" in line
+    assert "127.0.0.1" in line

@@ -15,13 +15,15 @@ from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.http2_frames import Stream
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.line_limit import limited_log
+from reliable_mq.line_limit import limited_log, refusal_log
+from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.grpc_connection import GrpcConnection, Telemetry
 
 log = limited_log(__name__)
+refusals = refusal_log(f"{__name__}.refusals")
 
 Authenticate = Callable[[Caller], Awaitable[User]]
 
@@ -136,7 +138,17 @@ class Calls:
 
     async def _begin(self, caller: Caller) -> None:
         """Note in the running task for whom it works."""
-        user = None if self._authenticate is None else await self._authenticate(caller)
+        try:
+            user = None if self._authenticate is None else await self._authenticate(caller)
+        except RpcRefused as refused:
+            if refused.code is Code.UNAUTHORIZED:
+                broker_events.ACCESS_REFUSED.log(
+                    refusals,
+                    code=int(refused.code),
+                    client=f"{caller.host}:0",
+                    reason=cut(str(refused), 300),
+                )
+            raise
         name = user.username if user is not None else ""
         ACTING.set(Acting(caller.host, user, name))
 
