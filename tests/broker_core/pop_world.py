@@ -122,7 +122,8 @@ def taken(answer: Command) -> list[Taken]:
         popped = record.property_map().get("POP_CK")
         if popped is not None:
             handle = parse_handle(popped)
-            real = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
+            real = {"1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
+            assert str(handle.offset) in offsets[f"{handle.kind} {handle.queue_id}"].split(",")
             found.append(Taken(record, real[handle.kind], handle))
             continue
         kind = kind_of(topic)

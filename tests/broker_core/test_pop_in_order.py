@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, there
-from tests.broker_core.pop_world import INVISIBLE_MS, ManyQueues, PopWorld, Taken, taken
+from tests.broker_core.pop_world import (
+    INVISIBLE_MS,
+    ManyQueues,
+    PopWorld,
+    Taken,
+    ack_header,
+    taken,
+)
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
@@ -170,13 +177,14 @@ def test_one_queue_does_not_hold_up_another() -> None:
     assert bodies(pop(world)) == [b"b"]
 
 
+@pytest.mark.parametrize("passed_ms", [0, 5_000])  # offsets are saved every five seconds
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_restart_keeps_the_queue_blocked(*, is_killed: bool) -> None:
+def test_a_restart_keeps_the_queue_blocked(passed_ms: int, *, is_killed: bool) -> None:
     world = PopWorld()
     send_some(world, 2)
     first, second = pop(world)
     world.ack(first)
-    world.pass_time(5_000)  # the table is saved every five seconds
+    world.pass_time(passed_ms)
     world.restart(is_killed=is_killed)
 
     assert pop(world) == []
@@ -184,6 +192,109 @@ def test_a_restart_keeps_the_queue_blocked(*, is_killed: bool) -> None:
 
     world.send(b"next")
     assert bodies(pop(world)) == [b"next"]
+
+
+def test_what_was_acknowledged_in_order_before_a_kill_does_not_come_again(world: PopWorld) -> None:
+    send_some(world, 5)
+    for message in pop(world)[:3]:
+        world.ack(message)
+    world.restart(is_killed=True)
+
+    world.pass_time(INVISIBLE_MS)
+
+    assert bodies(pop(world)) == [b"3", b"4"]
+
+
+def test_an_acknowledgement_after_a_kill_takes_no_earlier_message_along(world: PopWorld) -> None:
+    send_some(world, 5)
+    *_, last = pop(world)
+    world.restart(is_killed=True)
+    world.ack(last)
+
+    world.pass_time(INVISIBLE_MS)
+
+    assert bodies(pop(world)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_an_acknowledgement_in_order_for_what_nobody_popped_in_order_changes_nothing(
+    world: PopWorld,
+) -> None:
+    send_some(world, 5)
+    (message,) = world.pop(maxMsgNums=1)
+    forged = message.handle._replace(revive_queue=999, offset=4).text()
+
+    assert world.ack(message, extraInfo=forged, offset=4).code == Answer.SUCCESS
+
+    assert world.bodies() == [b"1", b"2", b"3", b"4"]
+
+
+def test_answers_about_pops_in_order_leave_when_the_file_has_them(world: PopWorld) -> None:
+    send_some(world, 2)
+    (message,) = pop(world, maxMsgNums=1)
+    world.is_writing = False
+
+    assert world.begin(Ask.ACK_MESSAGE, ack_header(message)) is None
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(order="true"), of=2) is None
+    opaque = world.last_opaque
+    world.is_writing = True
+    world.finish_turn()
+
+    assert bodies(taken(there(world.reply_to(opaque, of=2)))) == [b"1"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_reset_is_not_undone_by_what_was_popped_in_order(*, is_killed: bool) -> None:
+    world = PopWorld()
+    send_some(world, 3)
+    for message in pop(world):
+        world.ack(message)
+    world.pass_time(6_000)
+    reset = {"topic": TOPIC, "group": GROUP, "timestamp": 0, "isForce": "true"}
+    world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    world.pass_time(6_000)
+    world.restart(is_killed=is_killed)
+
+    assert bodies(pop(world)) == [b"0", b"1", b"2"]
+
+
+HOUR_MS = 3600 * 1_000
+
+
+def test_what_is_done_is_forgotten_after_hours(world: PopWorld) -> None:
+    send_some(world, 2)
+    for message in pop(world):
+        world.ack(message)
+
+    world.pass_time(2 * HOUR_MS + 1_000, step=60_000)
+
+    assert len(world.state.orders) == 0
+    assert world.file("config/consumerOrderInfo.json")["table"] == {}
+
+
+def test_a_queue_is_blocked_as_long_as_its_messages_are_hidden(world: PopWorld) -> None:
+    send_some(world, 2)
+    _, second = pop(world, invisibleTime=48 * HOUR_MS)
+
+    world.pass_time(47 * HOUR_MS, step=600_000)
+    assert pop(world) == []
+    world.ack(second)
+
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+
+
+def test_a_file_of_apache_moves_no_offset(world: PopWorld) -> None:
+    send_some(world, 3)
+    for message in pop(world):
+        world.ack(message)
+    world.stop()
+    path = "config/consumerOrderInfo.json"
+    content = world.disk.read_text(path)
+    world.disk.write_text(path, content.replace('"raisesOffsets":true,', ""))
+    offsets = "config/consumerOffset.json"
+    world.disk.write_text(offsets, world.disk.read_text(offsets).replace("0:3", "0:1"))
+    world.start()
+
+    assert bodies(pop(world)) == [b"1", b"2"]
 
 
 def test_the_file_is_in_apaches_format(world: PopWorld) -> None:

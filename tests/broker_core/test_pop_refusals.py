@@ -38,6 +38,8 @@ def kept(world: PopWorld) -> tuple[object, ...]:
     [
         ({"topic": "missing"}, Answer.TOPIC_NOT_EXIST, "topic[missing] not exist"),
         ({"queueId": 1}, Answer.INVALID_PARAMETER, "queueId[1] is illegal"),
+        ({"maxMsgNums": 0}, Answer.INVALID_PARAMETER, "ask for 1 to 32"),
+        ({"maxMsgNums": -3}, Answer.INVALID_PARAMETER, "ask for 1 to 32"),
         ({"maxMsgNums": 33}, Answer.INVALID_PARAMETER, "num is greater than 32"),
         ({"bornTime": 1}, Answer.POLLING_TIMEOUT, "pop message is timeout too much"),
         ({"maxMsgNums": "many"}, Answer.SYSTEM_ERROR, "maxMsgNums"),
@@ -45,6 +47,7 @@ def kept(world: PopWorld) -> tuple[object, ...]:
         ({"invisibleTime": None}, Answer.SYSTEM_ERROR, "invisibleTime"),
         ({"invisibleTime": 2**63}, Answer.SYSTEM_ERROR, "invisibleTime"),
         ({"invisibleTime": 259_200_001}, Answer.INVALID_PARAMETER, "timerMaxDelaySec"),
+        ({"attemptId": "a" * 256}, Answer.INVALID_PARAMETER, "use at most 255"),
         ({"exp": "||"}, Answer.SUBSCRIPTION_PARSE_FAILED, "subscription failed"),
         ({"exp": "a >", "expType": "SQL92"}, Answer.SYSTEM_ERROR, "does not support"),
     ],
@@ -76,12 +79,6 @@ def test_nothing_is_popped_without_timers() -> None:
 
     assert answer.code == Answer.SYSTEM_ERROR
     assert "timerWheelEnable is false" in there(answer.remark)
-
-
-def test_nothing_is_popped_for_no_message(world: PopWorld) -> None:
-    assert world.bodies(maxMsgNums=0) == []
-    assert world.bodies(maxMsgNums=-3) == []
-    assert world.bodies() == [b"0"]
 
 
 @pytest.mark.parametrize(
@@ -234,6 +231,78 @@ def test_too_many_waiting_pops_are_refused(
     assert codes[:3] == [None] * 3
     assert there(codes[3]).code == Answer.POLLING_FULL
     assert len(world.state.pops.waiting) == 3
+
+
+def test_a_request_that_only_waits_is_refused_with_a_long_attempt_id(world: PopWorld) -> None:
+    header = world.pop_header(attemptId="a" * 256, pollTime=15_000)
+
+    assert world.ask(Ask.NOTIFICATION, header).code == Answer.INVALID_PARAMETER
+    assert world.ask(Ask.NOTIFICATION, {**header, "attemptId": "a" * 255}).code == Answer.SUCCESS
+    assert len(world.state.notifications.waiting) == 0
+
+
+@pytest.mark.parametrize("code", [Ask.POP_MESSAGE, Ask.NOTIFICATION])
+def test_texts_of_waiting_requests_count_as_memory(
+    world: PopWorld, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("reliable_mq.broker_core.delivery.waiting_pops.SIZE_MAX", 40_000)
+    world.pop()
+    header = world.pop_header(pollTime=15_000, expType="T" * 6_000, exp="")
+    if code == Ask.NOTIFICATION:
+        header["attemptId"] = "a" * 255
+    held = 0
+    while held < 30 and world.begin(code, header, of=2) is None:
+        held += 1
+
+    assert held == (1 if code == Ask.POP_MESSAGE else 15)
+
+
+@pytest.mark.parametrize("code", [Ask.POP_MESSAGE, Ask.NOTIFICATION])
+@pytest.mark.parametrize("ahead_ms", [0, 2**40])
+def test_no_request_waits_for_more_than_five_minutes(
+    world: PopWorld, code: int, ahead_ms: int
+) -> None:
+    world.ack(world.pop()[0])
+    header = world.pop_header(pollTime=2**40, bornTime=world.now_ms + ahead_ms)
+    assert world.begin(code, header, of=2) is None
+
+    world.pass_time(299_000, step=1_000)
+    assert not world.inbox.get(2)
+    world.pass_time(1_000)
+
+    assert len(world.inbox[2]) == 1
+
+
+def test_a_group_has_a_share_of_the_pops_that_may_wait(
+    world: PopWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_mq.broker_core.delivery.waiting_pops.OF_SHARE_MAX", 3)
+    world.pop()
+    header = world.pop_header(pollTime=15_000)
+    for of in (2, 3, 4):
+        assert world.begin(Ask.POP_MESSAGE, header, of=of) is None
+
+    refused = there(world.begin(Ask.POP_MESSAGE, header, of=5))
+
+    assert refused.code == Answer.POLLING_FULL
+    others = {**header, "consumerGroup": "others", "initMode": 1}
+    assert world.ask(Ask.POP_MESSAGE, {**others, "pollTime": 0}).code in (0, 210)
+    assert world.begin(Ask.POP_MESSAGE, others, of=5) is None
+    world.core.disconnected(3)
+    assert world.begin(Ask.POP_MESSAGE, header, of=5) is None
+    world.check()
+
+
+def test_a_group_has_a_share_of_the_memory_of_waiting_pops(
+    world: PopWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_mq.broker_core.delivery.waiting_pops.SIZE_OF_SHARE_MAX", 40_000)
+    world.pop()
+    header = world.pop_header(pollTime=15_000, expType="T" * 6_000, exp="")
+
+    assert world.begin(Ask.POP_MESSAGE, header, of=2) is None
+
+    assert there(world.begin(Ask.POP_MESSAGE, header, of=3)).code == Answer.POLLING_FULL
 
 
 @pytest.mark.parametrize("invisible_ms", [259_200_001, 2**62])

@@ -4,7 +4,9 @@ import pytest
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC
 from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld
 
+from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.pop_records import CheckpointKey, PopCheckpoint
 
 
 def send_some(world: PopWorld, count: int) -> None:
@@ -105,3 +107,105 @@ def test_a_reset_wins_over_a_pop_that_is_being_stored() -> None:
 
     assert world.state.offsets.all_of(GROUP, TOPIC) == {0: 0}
     assert world.bodies() == [b"0", b"1"]
+
+
+def reset(world: PopWorld) -> None:
+    """Let the group begin again with the first message."""
+    header = {"topic": TOPIC, "group": GROUP, "timestamp": START_MS, "isForce": "true"}
+    assert world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, header).code == 0
+
+
+def test_an_extension_during_a_replay_skips_nothing_after_a_kill() -> None:
+    world = PopWorld()
+    send_some(world, 10)
+    messages = world.pop(invisibleTime=60_000)
+    world.pass_time(6_000)
+    reset(world)
+    assert world.bodies(maxMsgNums=2) == [b"0", b"1"]
+    world.pass_time(6_000)  # the offsets are saved
+    assert world.extend(messages[9], 60_000).code == 0
+    world.restart(is_killed=True)
+
+    assert world.bodies() == [b"%d" % number for number in range(2, 10)]
+
+
+def test_an_extension_of_what_nobody_popped_skips_nothing_after_a_kill() -> None:
+    world = PopWorld()
+    send_some(world, 10)
+    (message,) = world.pop(maxMsgNums=1)
+    forged = message.handle._replace(start_offset=9, offset=9).text()
+    world.extend(message, 60_000, extraInfo=forged, offset=9)
+    world.restart(is_killed=True)
+
+    assert world.bodies() == [b"%d" % number for number in range(1, 10)]
+
+
+@pytest.mark.parametrize("popped", [0, 2])
+def test_a_kill_at_once_does_not_undo_a_reset(popped: int) -> None:
+    world = PopWorld()
+    send_some(world, 5)
+    for message in world.pop():
+        world.ack(message)
+    reset(world)
+    world.pop(maxMsgNums=popped) if popped else None
+    world.restart(is_killed=True)
+
+    assert world.bodies() == [b"%d" % number for number in range(popped, 5)]
+
+
+def test_a_reset_is_not_repeated_when_the_offsets_are_saved() -> None:
+    world = PopWorld()
+    send_some(world, 5)
+    world.pop()
+    reset(world)
+    world.pop(maxMsgNums=2)
+    world.pass_time(12_000)
+    offset = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 4}
+    world.ask(Ask.UPDATE_CONSUMER_OFFSET, offset)
+    world.pass_time(12_000)
+    world.restart(is_killed=True)
+
+    assert "resets" not in world.file("config/popProgress.json")
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 4
+
+
+def test_a_kill_hands_nothing_out_again_also_if_offsets_are_saved_seldom() -> None:
+    world = PopWorld(flushConsumerOffsetInterval="60000")
+    send_some(world, 2)
+    world.pass_time(61_000, step=500)
+    send_some(world, 2)
+    world.pop(invisibleTime=300_000)
+    world.pass_time(45_000, step=500)
+    world.send(b"next")
+    world.restart(is_killed=True)
+
+    assert world.bodies() == [b"next"]
+
+
+def test_a_kill_keeps_the_place_behind_messages_that_a_filter_left_out() -> None:
+    world = PopWorld()
+    for tag in "ABAB":
+        world.send(tag.encode(), TAGS=tag)
+    assert world.bodies(exp="A") == [b"A", b"A"]
+    world.send(b"last", TAGS="A")
+    world.restart(is_killed=True)
+
+    assert world.bodies() == [b"last"]
+
+
+@pytest.mark.parametrize(("start", "rest"), [(0, [b"3"]), (1, [b"0", b"1", b"2", b"3"])])
+def test_a_checkpoint_of_apache_moves_the_offset_if_it_begins_there(
+    start: int, rest: list[bytes]
+) -> None:
+    world = PopWorld()
+    assert world.bodies() == []
+    send_some(world, 4)
+    key = CheckpointKey(TOPIC, GROUP, 0, start, world.now_ms, "b")
+    checkpoint = PopCheckpoint(key, 60_000, tuple(range(start, 3)))
+    append_checkpoint(world.state, checkpoint, 0, world.now_ms)
+    world.finish_turn()
+    world.pass_time(6_000)
+    world.disk.write_text("config/popProgress.json", "{}")
+    world.restart(is_killed=True)
+
+    assert world.bodies() == rest

@@ -48,6 +48,10 @@ def test_a_missing_extra_is_named_before_anything_starts(
         (("--namesrv", "a:1", "--set", "foo=bar"), "foo is no setting of the proxy"),
         (("--namesrv", "a:1", "--set", "authenticationEnabled=maybe"), "write true or false"),
         (("--namesrv", "a:1", "--set", "tls.server.mode=enforcing"), "tls.server.certPath"),
+        (
+            ("--namesrv", "a:1", "--set", "authenticationEnabled=true"),
+            "needs innerClientAuthenticationCredentials",
+        ),
     ],
 )
 def test_a_wrong_option_of_the_proxy_is_one_line(words: tuple[str, ...], text: str) -> None:

@@ -21,6 +21,7 @@ from reliable_mq.client.consuming.asyncio_message_consumer import (
     AHEAD_COUNT_MAX,
     AsyncMessageConsumer,
 )
+from reliable_mq.client.consuming.popping import RETURNS_MAX
 from reliable_mq.errors import RequestTimeout, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Consumed, Outcome, Reject, Retry
@@ -113,24 +114,6 @@ def test_an_acknowledgement_without_an_answer_is_sent_again() -> None:
     play(scene())
 
 
-def test_a_refused_acknowledgement_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        broker = PopBroker(World(), "")
-        broker.world.answers[RequestCode.ACK_MESSAGE] = says(
-            ResponseCode.NO_MESSAGE, remark="offset is illegal"
-        )
-        consumer = consuming(broker.world, consumed)
-        await consumer.start()
-        await eventually(lambda: "not acknowledged" in caplog.text)
-        await consumer.close()
-
-    play(scene())
-    (line,) = [each.message for each in caplog.records if "not acknowledged" in each.message]
-    assert "1 handled messages were not acknowledged, so they may be delivered again" in line
-    assert "ID0" in line
-    assert "offset is illegal" in line
-
-
 def test_a_member_takes_no_more_than_its_handlers_begin_soon() -> None:
     async def scene() -> None:
         broker = PopBroker(World(), *[""] * 100)
@@ -169,10 +152,12 @@ def test_messages_that_wait_too_long_for_a_handler_go_back() -> None:
         await handler.running.wait()
         assert len(broker.out) == 4
         await eventually(lambda: _is_due(consumer))
+        changes = broker.world.calls_of
         await consumer.fetcher.renew()
-        broker.tick()
         (queue,) = consumer.group.popped_queues
         assert (queue.running, queue.unfinished) == (2, 2)
+        await eventually(lambda: len(changes(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 4)
+        broker.tick()
         handler.may_end.set()
         await eventually(lambda: len(broker.acknowledged) == 4)
         assert broker.late == []
@@ -301,10 +286,33 @@ def test_a_message_without_hope_is_a_dead_letter_and_acknowledged(outcome: Outco
     play(scene())
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_returns_without_a_handler_call_do_not_take_the_last_attempt(most: int) -> None:
+    async def scene() -> None:
+        broker = PopBroker(World(), "", "")
+        for record in broker.waiting:
+            record.reconsume_times = most + RETURNS_MAX - 1
+        seen: list[int] = []
+
+        async def fail_one(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            seen.extend(each.queue_offset for each in messages)
+            return [Retry() if each.queue_offset else Consumed() for each in messages]
+
+        consumer = consuming(broker.world, fail_one, max_attempts=most)
+        await consumer.start()
+        await eventually(lambda: sorted(broker.acknowledged) == [0, 1])
+        assert sorted(seen) == [0, 1]
+        (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
+        assert sent.command.ext_fields["b"] == "%DLQ%g", "after the attempt that failed"
+        await consumer.close()
+
+    play(scene())
+
+
 def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_attempt() -> None:
     async def scene() -> None:
         broker = PopBroker(World(), "")
-        broker.waiting[0].reconsume_times = 3
+        broker.waiting[0].reconsume_times = 3 + RETURNS_MAX
         attempts: list[object] = []
 
         async def count(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -315,7 +323,7 @@ def test_a_message_whose_every_lease_ended_is_a_dead_letter_without_a_further_at
         await consumer.start()
         await eventually(lambda: broker.acknowledged == [0])
         (sent,) = broker.world.calls_of(RequestCode.SEND_MESSAGE_V2)
-        assert "3 attempts ended without an acknowledgement" in sent.command.ext_fields["i"]
+        assert "it came back 19 times without an acknowledgement" in sent.command.ext_fields["i"]
         assert attempts == []
         await consumer.close()
 

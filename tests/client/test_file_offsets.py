@@ -193,7 +193,7 @@ def test_a_group_that_somebody_joins_meanwhile_does_not_keep_its_file(tmp_path: 
     async def scene(client: AsyncClient, slow: SlowFile) -> None:
         await client.simple_consumer(Subscription(group="g", topics={"orders": "*"}))
         slow.may_go_on.set()
-        with pytest.raises(UsageError, match="consumes for group g already"):
+        with pytest.raises(UsageError, match="consumes for group g already: close that consumer"):
             await slow.consuming
 
     play_with(tmp_path, scene)

@@ -19,7 +19,8 @@ COUNT = 6
 def in_flight(broker: Broker, group: str, topic: str) -> dict[int, int]:
     """Return the first offset in flight of each queue, as the files have it now."""
     store = Path(broker.directory) / "store"
-    return read_in_flight(str(store), int(time.time() * 1000)).get((group, topic), {})
+    now_ms = int(time.time() * 1000)
+    return read_in_flight(str(store), now_ms, now_ms).get((group, topic), {})
 
 
 def test_the_files_say_what_a_group_has_in_flight(broker: Broker) -> None:

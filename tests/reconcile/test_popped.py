@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from reliable_mq.reconcile.brokers.popped import in_flight, not_beyond
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.reconcile.brokers.popped import INVISIBLE_MS_MAX, in_flight, not_beyond
 
 NOW = 1_800_000_000_000
 
@@ -20,43 +21,60 @@ def checkpoint(count: int = 3, **fields: Any) -> tuple[str, bytes]:
 
 
 def test_a_checkpoint_without_acknowledgements_is_in_flight_from_its_start() -> None:
-    assert in_flight([checkpoint()], NOW) == {("payments", "orders"): {2: 100}}
+    assert in_flight([checkpoint()], NOW, NOW) == {("payments", "orders"): {2: 100}}
 
 
 def test_acknowledgements_in_any_order_leave_the_first_that_is_missing() -> None:
     notes = [note("bAck", aol=[100, 102], ao=-1), checkpoint(), note("ack", ao=104)]
-    assert in_flight(notes, NOW) == {("payments", "orders"): {2: 101}}
+    assert in_flight(notes, NOW, NOW) == {("payments", "orders"): {2: 101}}
 
 
 def test_what_is_all_acknowledged_is_not_in_flight() -> None:
     notes = [checkpoint(), *(note("ack", ao=offset) for offset in (102, 100, 101))]
-    assert in_flight(notes, NOW) == {}
+    assert in_flight(notes, NOW, NOW) == {}
 
 
 @pytest.mark.parametrize(("popped_ms_ago", "flies"), [(119_000, True), (121_000, False)])
 def test_a_checkpoint_counts_until_its_time_and_some_delay_are_over(
     popped_ms_ago: int, flies: bool
 ) -> None:
-    found = in_flight([checkpoint(pt=NOW - popped_ms_ago)], NOW)
+    found = in_flight([checkpoint(pt=NOW - popped_ms_ago)], NOW, NOW)
     assert bool(found) is flies
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "flies"),
+    [
+        pytest.param(NOW - 3_600_001, True, id="down since before its time"),
+        pytest.param(NOW - 3_600_000, False, id="up at its time"),
+        pytest.param(NOW, False, id="up now"),
+    ],
+)
+def test_a_checkpoint_is_not_over_while_its_broker_is_down(newest_ms: int, flies: bool) -> None:
+    found = in_flight([checkpoint(pt=NOW - 3_660_000)], NOW, newest_ms)
+    assert bool(found) is flies
+
+
+def test_checkpoints_are_looked_for_as_far_back_as_a_broker_lets_messages_be_invisible() -> None:
+    assert INVISIBLE_MS_MAX == BrokerConfig().timer_seconds_max * 1000 == 72 * 3_600_000
 
 
 def test_an_acknowledgement_of_another_pop_ends_nothing() -> None:
     notes = [checkpoint(1), note("ack", ao=100, pt=NOW - 90_000), note("ack", ao=100, c="other")]
-    assert in_flight(notes, NOW) == {("payments", "orders"): {2: 100}}
+    assert in_flight(notes, NOW, NOW) == {("payments", "orders"): {2: 100}}
 
 
 def test_offsets_with_gaps_and_older_checkpoints_without_differences_are_read() -> None:
     gaps = [checkpoint(d=[0, 5, 9]), note("bAck", aol=[100, 105], ao=-1)]
-    assert in_flight(gaps, NOW) == {("payments", "orders"): {2: 109}}
+    assert in_flight(gaps, NOW, NOW) == {("payments", "orders"): {2: 109}}
     old = [checkpoint(d=None), note("ack", ao=100)]
-    assert in_flight(old, NOW) == {("payments", "orders"): {2: 101}}
+    assert in_flight(old, NOW, NOW) == {("payments", "orders"): {2: 101}}
 
 
 def test_of_several_checkpoints_the_lowest_counts_and_retries_have_their_own_topic() -> None:
     retry = "%RETRY%payments_orders"
     notes = [checkpoint(so=200), checkpoint(so=150), checkpoint(t=retry, q=0, so=7)]
-    assert in_flight(notes, NOW) == {
+    assert in_flight(notes, NOW, NOW) == {
         ("payments", "orders"): {2: 150},
         ("payments", retry): {0: 7},
     }
@@ -67,7 +85,7 @@ def test_of_several_checkpoints_the_lowest_counts_and_retries_have_their_own_top
 )
 @pytest.mark.parametrize("tag", ["ck", "ack", "bAck"])
 def test_a_note_that_cannot_be_read_says_nothing(tag: str, body: bytes) -> None:
-    assert in_flight([(tag, body), checkpoint(1)], NOW) == {("payments", "orders"): {2: 100}}
+    assert in_flight([(tag, body), checkpoint(1)], NOW, NOW) == {("payments", "orders"): {2: 100}}
 
 
 def test_committed_offsets_are_not_beyond_what_is_in_flight() -> None:

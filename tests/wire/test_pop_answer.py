@@ -43,6 +43,54 @@ def test_a_copy_from_a_retry_topic_brings_its_handle() -> None:
     assert stored_topic("orders", "payments", handle.kind) == "%RETRY%payments_orders"
 
 
+FORGED = [
+    "0 1 1 999 0 b 0 9",
+    "x",
+    "",
+    "0 1 1 0 0 b 0 0",
+    "107 1700000000000 60000 3 1 broker-a 2 107",
+    "100 1700000000000 60000 3 0 broker-a 2 107",
+    "0 1 1 0 0 b 0 " + "9" * 400,
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("names_places", [True, False])
+def test_a_handle_that_a_producer_wrote_is_not_taken_and_spoils_no_other(
+    forged: str, names_places: bool
+) -> None:
+    names = ANSWER if names_places else {**ANSWER, "msgOffsetInfo": ""}
+    records = [record(2, 107, handle=forged), record(1, 41), record(2, 100)]
+
+    first, second, third = handles_of(names, records, "orders", "broker-a")
+    if names_places or " 1 broker-a" not in forged:  # it would need the time of the pop
+        assert first == HANDLE
+    assert (second.queue_id, second.start_offset, second.offset) == (1, 40, 41)
+    assert third == HANDLE._replace(offset=100)
+
+
+@pytest.mark.parametrize("spoilt", ["", "x", "7 1 60000 3 1 broker-a 0 7", "7 1 1 999 0 b 0 7"])
+def test_a_copy_without_a_handle_of_this_pop_gets_one_from_the_answer(spoilt: str) -> None:
+    (handle,) = handles_of(ANSWER, [record(0, 7, handle=spoilt)], "orders", "broker-a")
+    assert handle.text() == "7 1700000000000 60000 3 1 broker-a 0 7"
+
+
+def test_a_copy_and_a_message_with_the_same_place_are_told_apart_by_the_handle() -> None:
+    answer = ANSWER | {"startOffsetInfo": "0 0 7;1 0 7", "msgOffsetInfo": "0 0 7;1 0 7"}
+    own = "7 1700000000000 60000 3 1 broker-a 0 7"
+    forged = "7 1700000000001 60000 3 1 broker-a 0 7"
+    records = [record(0, 7, handle=forged), record(0, 7, handle=own)]
+
+    normal, copy = handles_of(answer, records, "orders", "broker-a")
+    assert (normal.kind, copy.kind) == ("0", "1")
+
+
+def test_copies_of_both_forms_of_a_retry_topic_have_their_own_starts() -> None:
+    answer = ANSWER | {"startOffsetInfo": "1 0 3;2 0 5", "msgOffsetInfo": "1 0 7;2 0 8"}
+    handles = handles_of(answer, [record(0, 7), record(0, 8)], "orders", "broker-a")
+    assert [(each.kind, each.start_offset) for each in handles] == [("1", 3), ("2", 5)]
+
+
 @pytest.mark.parametrize(
     ("topic", "kind"), [("%RETRY%payments_orders", "1"), ("%RETRY%payments+orders", "2")]
 )

@@ -5,6 +5,7 @@ import pytest
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.pop_handle import HandleInvalid, PopHandle, kind_of, parse_handle
 from reliable_mq.wire.pop_records import (
+    NO_POP,
     CheckpointKey,
     PopAcks,
     PopCheckpoint,
@@ -14,7 +15,7 @@ from reliable_mq.wire.pop_records import (
     encode_acks,
     encode_checkpoint,
 )
-from reliable_mq.wire.popped_record import with_handle
+from reliable_mq.wire.popped_record import with_handle, without_pop_properties
 from reliable_mq.wire.record import decode_record, encode_stored, pack_host
 from reliable_mq.wire.record_encode import record_size, topic_part
 
@@ -35,6 +36,14 @@ def test_a_checkpoint_has_apaches_bytes() -> None:
     assert decode_checkpoint(CHECKPOINT) == checkpoint
     assert checkpoint.revive_ms == 1795911754037
     assert checkpoint.name == "orders@0@7@payments@1795911714037@b@ck"
+
+
+@pytest.mark.parametrize("next_offset", [12, NO_POP])
+def test_a_checkpoint_of_ours_says_where_the_group_goes_on(next_offset: int) -> None:
+    checkpoint = PopCheckpoint(KEY, 40_000, (7, 8, 11), next_offset=next_offset)
+
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+    assert decode_checkpoint(CHECKPOINT).next_offset is None
 
 
 def test_an_acknowledgement_has_apaches_bytes() -> None:
@@ -135,3 +144,32 @@ def test_a_handle_of_an_earlier_pop_is_replaced(properties: bytes) -> None:
     assert given.property_map()["POP_CK"] == "new"
     assert given.properties.count(b"POP_CK") == 1
     assert given.property_map().get("A", "b") == "b"
+
+
+def test_a_handle_that_is_there_is_replaced() -> None:
+    for forged in (b"POP_CK\x01x\x02", b"A\x01b\x02POP_CK\x01x", b"POP_CK\x01x\x02POP_CK\x01y"):
+        given = decode_record(with_handle(record("%RETRY%g_t", forged), "t", "new"))
+        assert given.property_map()["POP_CK"] == "new"
+        assert given.properties.count(b"POP_CK") == 1
+
+
+def test_without_a_handle_a_record_loses_the_one_that_it_has() -> None:
+    stored = record("t", b"A\x01b\x02POP_CK\x01x\x02C\x01d\x02")
+    assert decode_record(with_handle(stored, "t", "")).properties == b"A\x01b\x02C\x01d\x02"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (b"POP_CK\x01x\x02", b""),
+        (b"POP_CK\x01x", b""),
+        (b"A\x01b\x02POP_CK\x01x", b"A\x01b\x02"),
+        (b"POP_CK\x01x\x02POP_CK\x01y\x02A\x01b\x02POP_CK\x01\x02", b"A\x01b\x02"),
+        (b"1ST_POP_TIME\x011\x02POP_CK_OFFSET\x019 0\x02A\x01b\x02", b"A\x01b\x02"),
+        (b"MY_POP_CK\x01x\x02POP_CKS\x01y\x02A\x01POP_CK\x02", None),
+    ],
+)
+def test_properties_of_popped_messages_are_taken_out_and_no_others(
+    given: bytes, kept: bytes | None
+) -> None:
+    assert without_pop_properties(given) == (given if kept is None else kept)

@@ -77,6 +77,7 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
+_ORDERS_INTERVAL_MS = 3600 * 1_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
 # Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
 # wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
@@ -117,8 +118,9 @@ class BrokerCore:
         self._room = _WAITING_COST_MAX  # the rest of the budget until the turn ends
         self._is_encoding_offsets = False
         self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
+        self._resets_of: dict[tuple[str, str, int], popped.ResetNote] = {}  # they have these
         self._due_ms = dict.fromkeys(
-            ("statistics", "delays", "offsets", "delay offsets", "clients", "halves"), 0
+            ("statistics", "delays", "offsets", "delay offsets", "clients", "halves", "orders"), 0
         )
 
     def _timers(self, config: BrokerConfig, store: MessageStore) -> Timers:
@@ -190,6 +192,9 @@ class BrokerCore:
         state.schedule.settle(state.store)
         if config.is_slave:
             state.commits_at_slave.is_wanted = True
+            if state.popped.noted is not None or state.popped.resets:  # of its time as a master
+                state.popped = popped.Popped()
+                self._save_now(popped.PATH, state.popped.dump())
         else:
             state.timers.settle(now_ms)
             self._end_commits_at_slave()
@@ -413,7 +418,7 @@ class BrokerCore:
         if store.upkeep.due:
             store.upkeep.flush_due()
         waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        return bool(waiting or store.log.pending)
+        return bool(waiting or store.log.pending or state.files.changed)
 
     def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
         """Note how far the slaves have the log that a synchronous master waits for.
@@ -514,6 +519,8 @@ class BrokerCore:
             state.files.change(schedule.PATH, state.schedule.dump)
         if is_due:
             self._save_counts()
+        if self._is_due("orders", now_ms, _ORDERS_INTERVAL_MS):
+            state.orders.expire(state.topics.by_name, state.groups.by_name, now_ms)
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             state.locks.expire(now_ms)
             for group in state.clients.expire(now_ms):
@@ -537,6 +544,7 @@ class BrokerCore:
             offsets.begin_dump()
             self._is_encoding_offsets = True
             self._offsets_of = self._popped_up_to()
+            self._resets_of = dict(self.state.popped.resets)
         if self._is_encoding_offsets and not offsets.encode_some():
             self._is_encoding_offsets = False
             self.state.files.change(OFFSETS_PATH, offsets.dump_encoded)
@@ -552,9 +560,10 @@ class BrokerCore:
         """Note where a start must read checkpoints, when the offsets are on the medium."""
         state = self.state
         state.popped.is_changed = False
+        resets = self._resets_of
 
         def note() -> None:
-            state.popped.noted = up_to
+            state.popped.saved(up_to, resets)
             state.files.change(popped.PATH, state.popped.dump)
 
         state.files.when_saved(note)
@@ -633,7 +642,7 @@ class BrokerCore:
             state.files.change(pop_orders.PATH, state.orders.dump)
         state.files.change(OFFSETS_PATH, state.offsets.dump)
         if state.popped.is_changed or state.popped.noted:  # behind the file of the offsets
-            state.popped.noted = self._popped_up_to()
+            state.popped.saved(self._popped_up_to(), dict(state.popped.resets))
             state.files.change(popped.PATH, state.popped.dump)
         state.files.change(schedule.PATH, state.schedule.dump)
         if state.commits_at_slave.is_dirty:

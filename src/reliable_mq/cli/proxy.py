@@ -72,6 +72,11 @@ async def _serve(names: list[str], host: str, port: int, properties: dict[str, s
     user, is_signed = take_user(properties), take_signed(properties)
     if properties:
         raise ConfigurationError(f"{min(properties)} is no setting of the proxy")
+    if is_signed and user is None:
+        raise ConfigurationError(
+            "authenticationEnabled=true needs innerClientAuthenticationCredentials, a super user "
+            "of the brokers: the proxy asks them for users; write it into the file of --config"
+        )
     upstream = GrpcUpstream(user, context_of_client(tls_settings))
     gateway = Gateway(upstream.ask, names, f"{socket.gethostname()}@{os.getpid()}@grpc")
     upstream.on_request = gateway.asked

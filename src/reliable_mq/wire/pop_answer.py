@@ -6,17 +6,26 @@ Source: Apache RocketMQ `MQClientAPIImpl.processPopResponse`, `ExtraInfoUtil`, `
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from reliable_mq.errors import ProtocolError
-from reliable_mq.wire.pop_handle import NORMAL, RETRY, RETRY_V2, PopHandle, kind_of, parse_handle
+from reliable_mq.wire.pop_handle import (
+    NORMAL,
+    RETRY,
+    RETRY_V2,
+    HandleInvalid,
+    PopHandle,
+    kind_of,
+    parse_handle,
+)
 from reliable_mq.wire.properties import POP_CK
 from reliable_mq.wire.record import Record
 
 _RETRY_PREFIX = "%RETRY%"
+_KINDS = frozenset((NORMAL, RETRY, RETRY_V2))
 _BITS_MAX = 100_000
 """Offsets that one bit set of an acknowledgement may span: 17 KB of text."""
 
@@ -33,7 +42,9 @@ def handles_of(
 ) -> list[PopHandle]:
     """Return the handle of each record in the answer to a pop of `topic`.
 
-    A pop of a retry topic itself has only normal handles.
+    A producer may write any handle into its message. So a message brings its handle only if it came
+    by a retry topic: the answer names its place there, if it names places, and the handle agrees
+    with the answer. A pop of a retry topic itself has only normal handles.
 
     Raises:
         ProtocolError: when a field is missing or is not as it should be.
@@ -42,36 +53,68 @@ def handles_of(
         popped, invisible = int(ext["popTime"]), int(ext["invisibleTime"])
         revive = int(ext["reviveQid"])
         starts = _starts(ext.get("startOffsetInfo") or "")
+        places = _places(ext.get("msgOffsetInfo") or "")
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"the answer to a pop cannot be decoded: {error!r}") from error
     is_retry_topic = topic.startswith(_RETRY_PREFIX)
     handles: list[PopHandle] = []
     for record in records:
-        given = None if is_retry_topic else record.property_map().get(POP_CK)
-        if given is not None:
-            handles.append(_with_offset(parse_handle(given), record.queue_offset))
-            continue
         queue_id, offset = record.queue_id, record.queue_offset
+        kinds = places.get((queue_id, offset), frozenset()) if places else _KINDS
         kind = NORMAL if is_retry_topic else kind_of(record.topic)
+        named = kind_of(topic) if is_retry_topic else kind
+        usual = PopHandle(0, popped, invisible, revive, kind, broker_name, queue_id, offset)
+        if named == NORMAL:
+            given = _given(record.property_map().get(POP_CK), usual, kinds - {NORMAL})
+            if given is not None:
+                handles.append(given)
+                continue
+            if len(kinds) == 1:  # a copy whose handle had no room, or is spoilt
+                (kind,) = (named,) = kinds
         # A broker that names no starts has one checkpoint for each queue, at its first record.
-        start = starts.setdefault((is_retry_topic or kind != NORMAL, queue_id), offset)
-        handles.append(
-            PopHandle(start, popped, invisible, revive, kind, broker_name, queue_id, offset)
-        )
+        start = starts.get((named, queue_id))
+        if start is None and named != NORMAL:  # brokers may name both forms of the topic alike
+            start = starts.get((RETRY if named == RETRY_V2 else RETRY_V2, queue_id))
+        if start is None:
+            start = starts.setdefault((named, queue_id), offset)
+        handles.append(usual._replace(start_offset=start, kind=kind))
     return handles
 
 
-def _with_offset(handle: PopHandle, offset: int) -> PopHandle:
-    return handle if handle.offset is not None else handle._replace(offset=offset)
+def _given(text: str | None, usual: PopHandle, kinds: Collection[str]) -> PopHandle | None:
+    """Return the handle that a message brings; None: it has none that agrees with the answer."""
+    if text is None or not kinds:
+        return None
+    try:
+        handle = parse_handle(text)
+    except HandleInvalid:
+        return None
+    if handle.offset is None:  # as old brokers write it
+        handle = handle._replace(offset=usual.offset)
+    if handle.kind not in kinds or not 0 <= (usual.offset or 0) - handle.start_offset < _BITS_MAX:
+        return None
+    expected = usual._replace(start_offset=handle.start_offset, kind=handle.kind)
+    return handle if handle == expected else None
 
 
-def _starts(text: str) -> dict[tuple[bool, int], int]:
-    """Return where checkpoints start, by (in a retry topic, queue), from `KIND QUEUE START;…`."""
-    starts: dict[tuple[bool, int], int] = {}
+def _starts(text: str) -> dict[tuple[str, int], int]:
+    """Return where checkpoints start, by kind and queue, from `KIND QUEUE START;…`."""
+    starts: dict[tuple[str, int], int] = {}
     for part in text.split(";") if text else ():
         kind, queue_id, start = part.split(" ")
-        starts[kind != NORMAL, int(queue_id)] = int(start)
+        starts[kind, int(queue_id)] = int(start)
     return starts
+
+
+def _places(text: str) -> dict[tuple[int, int], frozenset[str]]:
+    """Return the kinds of each queue and offset, from `KIND QUEUE OFFSET,OFFSET,…;…`."""
+    places: dict[tuple[int, int], frozenset[str]] = {}
+    for part in text.split(";") if text else ():
+        kind, queue_id, offsets = part.split(" ")
+        for offset in offsets.split(","):
+            place = (int(queue_id), int(offset))
+            places[place] = places.get(place, frozenset()) | {kind}
+    return places
 
 
 def batch_ack_body(

@@ -20,6 +20,7 @@ AHEAD_MS = 1_000
 """So long before its messages come back, a checkpoint is read: its acknowledgements follow it."""
 MESSAGES_MAX = 32
 """Messages of one checkpoint."""
+NO_POP = 0
 
 
 class CheckpointKey(NamedTuple):
@@ -34,13 +35,18 @@ class CheckpointKey(NamedTuple):
 
 
 class PopCheckpoint(NamedTuple):
-    """The messages that one pop has handed out from one queue. `topic` is the real one."""
+    """The messages that one pop has handed out from one queue. `topic` is the real one.
+
+    `next_offset` is where the group goes on in the queue. `NO_POP`: an extension has made it, so it
+    says nothing of that. None: a broker of Apache has made it.
+    """
 
     key: CheckpointKey
     invisible_ms: int
     offsets: tuple[int, ...]
     bits: int = 0  # one for each message that is acknowledged
     attempts: int = 0  # to bring messages back that failed
+    next_offset: int | None = None
 
     @property
     def revive_ms(self) -> int:
@@ -85,6 +91,7 @@ class _CheckpointText(msgspec.Struct, kw_only=True):
     d: list[int] | None = None
     it: int = 0
     n: int = 0
+    no: int | None = None  # ours
     pt: int = 0
     q: int = 0
     ro: int = 0
@@ -113,6 +120,7 @@ _decode_ack = msgspec.json.Decoder(_AckText, strict=False).decode
 def encode_checkpoint(checkpoint: PopCheckpoint) -> bytes:
     """Return the body of the record of a checkpoint."""
     topic, group, queue_id, start, popped_ms, broker = checkpoint.key
+    own = {} if checkpoint.next_offset is None else {"no": checkpoint.next_offset}
     return _encode(
         {
             "bm": checkpoint.bits,
@@ -121,6 +129,7 @@ def encode_checkpoint(checkpoint: PopCheckpoint) -> bytes:
             "d": [offset - start for offset in checkpoint.offsets],
             "it": checkpoint.invisible_ms,
             "n": len(checkpoint.offsets),
+            **own,
             "pt": popped_ms,
             "q": queue_id,
             "reviveTime": checkpoint.revive_ms,
@@ -149,7 +158,8 @@ def decode_checkpoint(body: bytes) -> PopCheckpoint:
         raise RecordError("a checkpoint of popped messages with an impossible offset")
     key = CheckpointKey(text.t, text.c, text.q, text.so, text.pt, text.bn or "")
     attempts = int(text.rp) if text.rp and text.rp.isdecimal() and len(text.rp) < 4 else 0
-    return PopCheckpoint(key, text.it, offsets, text.bm & (1 << MESSAGES_MAX) - 1, attempts)
+    bits = text.bm & (1 << MESSAGES_MAX) - 1
+    return PopCheckpoint(key, text.it, offsets, bits, attempts, text.no)
 
 
 def encode_acks(acks: PopAcks) -> bytes:

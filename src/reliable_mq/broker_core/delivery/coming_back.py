@@ -41,7 +41,7 @@ log = limited_log(__name__)
 _MESSAGES_MAX = 1_000
 _SIZE_MAX = 8 * 1024 * 1024
 _TIMES_MAX = 2**31 - 1
-_UNSAVED_MS = 30_000  # offsets are saved more often than this
+_UNSAVED_MS = 30_000  # how late another broker may have saved its offsets, at least
 _UNITS_AT_ONCE = 1_000
 
 
@@ -96,7 +96,7 @@ def _is_wanted(state: BrokerState, due: DueCheckpoint) -> bool:
 def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) -> int:
     """Store one message again, unless it is gone or was back before a crash; return its size."""
     key = due.checkpoint.key
-    state.popped.ended(key.topic, key.group, key.queue_id, 1)
+    state.popped.ended(key, 1)
     if state.timers.ended.has_come_back(due.place, index):
         return 0
     queue = state.store.queue(key.topic, key.queue_id)
@@ -153,7 +153,10 @@ def settle_popped(state: BrokerState) -> None:
     Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
     topic, as Apache's broker does.
     """
+    state.popped.counted_from_ms = state.started_ms
+    state.popped.latest_ms = state.store.appender.last_time_ms
     _raise_offsets(state)
+    _raise_by_orders(state)
     topic = revive_topic(state.config.broker_cluster_name)
     for (name, queue_id), queue in state.store.queues.items():
         if name != topic:
@@ -171,25 +174,49 @@ def settle_popped(state: BrokerState) -> None:
 
 def _raise_offsets(state: BrokerState) -> None:
     """Move offsets behind what was popped: a crash may have saved the checkpoint only."""
+    popped = state.popped
+    for (topic, group, queue_id), note in popped.resets.items():
+        if topic in state.topics.by_name and group in state.groups.by_name:
+            state.offsets.commit(group, topic, queue_id, note.offset)
     queue = state.store.queue(TIMER_TOPIC, 0)
     if queue is None:
         return
-    begin = max(queue.first, min(state.popped.noted, queue.end))
-    oldest_ms = state.store.appender.last_time_ms - _UNSAVED_MS
+    begin = max(queue.first, min(popped.noted or 0, queue.end))
+    oldest_ms = 0
+    if popped.noted is None or not state.topics.is_ours:  # the offsets may be of another broker
+        saved_ms = max(_UNSAVED_MS, 2 * state.config.offset_interval_ms)
+        oldest_ms = state.store.appender.last_time_ms - saved_ms
+        begin = _begin_of_recent(state, queue, begin, oldest_ms)
     code = tags_code(CHECKPOINT)
+    for number, unit in _units(queue, begin, queue.end):
+        if unit.tags_code != code:
+            continue
+        record = state.store.reader.message(queue, number)
+        if record is not None and record.store_time_ms >= oldest_ms:
+            _raise_offset(state, record, number)
+    popped.is_changed = bool(popped.pairs or popped.resets)
+
+
+def _begin_of_recent(state: BrokerState, queue: ConsumeQueue, begin: int, oldest_ms: int) -> int:
+    """Return a number, from `begin` on, before which all timed messages are older."""
     number = queue.end
     while number > begin:  # backwards, so that an old note costs nothing
-        first = max(begin, number - _UNITS_AT_ONCE)
-        for index, unit in reversed(list(_units(queue, first, number))):
-            if unit.tags_code != code:
-                continue
-            record = state.store.reader.message(queue, index)
-            if record is None:
-                continue
-            if record.store_time_ms < oldest_ms:
-                return
-            _raise_offset(state, record)
-        number = first
+        number = max(begin, number - _UNITS_AT_ONCE)
+        record = state.store.reader.message(queue, number)
+        if record is not None and record.store_time_ms < oldest_ms:
+            break
+    return number
+
+
+def _raise_by_orders(state: BrokerState) -> None:
+    """Move offsets up to what was acknowledged in order; forget pops of what is lost."""
+    for (topic, group, queue_id), next_offset, last in list(state.orders.standings()):
+        queue = state.store.queue(topic, queue_id)
+        known = state.offsets.get(group, topic, queue_id)
+        if queue is None or last >= queue.end:
+            state.orders.forget_queue(topic, group, queue_id)
+        elif state.orders.raises_offsets and (known is None or known < next_offset):
+            state.offsets.commit(group, topic, queue_id, next_offset)
 
 
 def _units(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
@@ -198,16 +225,23 @@ def _units(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, Que
         first += len(units)
 
 
-def _raise_offset(state: BrokerState, record: Record) -> None:
+def _raise_offset(state: BrokerState, record: Record, number: int) -> None:
     try:
         checkpoint = decode_checkpoint(record.body)
     except RecordError:
         return
     key = checkpoint.key
-    popped = max(checkpoint.offsets, default=-1) + 1
-    known = state.offsets.get(key.group, key.topic, key.queue_id) or 0
     queue = state.store.queue(key.topic, key.queue_id)
     is_there = key.topic in state.topics.by_name and key.group in state.groups.by_name
-    if not is_there or queue is None or not known < popped <= queue.end:
+    reset = state.popped.resets.get((key.topic, key.group, key.queue_id))
+    if not is_there or queue is None:
         return
-    state.offsets.commit(key.group, key.topic, key.queue_id, popped)
+    state.popped.pairs.add((key.topic, key.group))
+    if reset is not None and number < reset.checkpoint:
+        return
+    known = state.offsets.get(key.group, key.topic, key.queue_id) or 0
+    popped = checkpoint.next_offset
+    if popped is None:  # Apache's extensions look like pops: count what goes on where others end
+        popped = max(checkpoint.offsets, default=-1) + 1 if key.start_offset <= known else 0
+    if known < popped <= queue.end:
+        state.offsets.commit(key.group, key.topic, key.queue_id, popped)

@@ -3,13 +3,16 @@
 The offset of the group stays at the first message that is not acknowledged. When the time of the
 messages is over, the next pop gets them again, and learns how often. A pop that is repeated with
 the same attempt id gets the same messages at once: its reply was lost.
-File: `config/consumerOrderInfo.json`, in Apache's format.
+
+Answers leave when the file has what they say, so a kill changes nothing. The file of the offsets is
+saved less often; at the start it is moved up to what this file says.
+File: `config/consumerOrderInfo.json`, in Apache's format. `raisesOffsets` is a field of ours.
 Invariant Y3: a blocked queue has at least one message, and a bit only for its messages.
 Source: Apache RocketMQ `ConsumerOrderInfoManager`, `ConsumerOrderInfoLockManager`.
 """
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -23,6 +26,7 @@ PATH = "config/consumerOrderInfo.json"
 ILLEGAL, NOTHING = -1, -2
 """What `acknowledge` returns: the queue has no such message; the pop is an older one."""
 _UNUSED_MS = 24 * 3600 * 1_000
+_DONE_MS = 3600 * 1_000  # the group's offset was saved long before
 _HEAP_SIZE_MIN = 64
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 _Place = tuple[str, str, int]  # topic, group, queue
@@ -55,20 +59,31 @@ class _QueueOrder(msgspec.Struct, kw_only=True, omit_defaults=False):
         ]
         return max(times, default=0)
 
+    @property
+    def next_offset(self) -> int:
+        """The first offset that is not acknowledged."""
+        offsets = self.offsets
+        left = (each for index, each in enumerate(offsets) if not self.cm >> index & 1)
+        return next(left, offsets[-1] + 1)
+
 
 @decodable
-class _File(msgspec.Struct):
+class _File(msgspec.Struct, rename="camel"):
     table: dict[str, dict[int, _QueueOrder]] = msgspec.field(default_factory=dict)
+    raises_offsets: bool = False
 
 
 class PopOrders:
     """The last pop in order of each queue, by topic, group and queue.
 
-    `is_dirty` is True after a change until a dump.
+    `is_dirty` is True after a change until a dump. `raises_offsets`: the loaded file is ours, so no
+    group stands before what it says. Apache's broker may have reset an offset without changing it.
     """
 
     def __init__(self) -> None:
         self._table: dict[_Place, _QueueOrder] = {}
+        self._rows: dict[_Place, str] = {}  # of the file; none for what has changed
+        self.raises_offsets = False
         self._free: list[tuple[int, _Place]] = []  # a heap: when to look at a queue again
         self.is_dirty = False
 
@@ -130,6 +145,7 @@ class PopOrders:
 
     def _changed(self, place: _Place, order: _QueueOrder) -> None:
         self.is_dirty = True
+        self._rows.pop(place, None)
         free_ms = order.free_ms(0)
         if free_ms:
             heapq.heappush(self._free, (free_ms, place))
@@ -138,13 +154,17 @@ class PopOrders:
                 heapq.heapify(self._free)
 
     def acknowledge(
-        self, topic: str, group: str, queue_id: int, offset: int, popped_ms: int
+        self, topic: str, group: str, queue_id: int, offset: int, popped_ms: int, known: int | None
     ) -> int:
-        """Note an acknowledgement; return the group's next offset, `ILLEGAL` or `NOTHING`."""
+        """Note an acknowledgement; return the group's next offset, `ILLEGAL` or `NOTHING`.
+
+        Nothing is known of the pop after a promotion. Then only the message at the group's offset,
+        `known`, can be acknowledged: others would take those before them along.
+        """
         place = topic, group, queue_id
         order = self._table.get(place)
         if order is None:
-            return offset + 1
+            return offset + 1 if offset == known else NOTHING
         if order.popTime != popped_ms:
             return NOTHING
         offsets = order.offsets
@@ -152,10 +172,7 @@ class PopOrders:
             return ILLEGAL
         order.cm |= 1 << offsets.index(offset)
         self._changed(place, order)
-        for index, each in enumerate(offsets):
-            if not order.cm >> index & 1:
-                return each
-        return offsets[-1] + 1
+        return order.next_offset
 
     def show_at(
         self, topic: str, group: str, queue_id: int, offset: int, popped_ms: int, at_ms: int
@@ -177,8 +194,14 @@ class PopOrders:
                 return place
         return None
 
+    def standings(self) -> Iterator[tuple[_Place, int, int]]:
+        """Yield each queue, its first offset that is not acknowledged, and its last one."""
+        for place, order in self._table.items():
+            yield place, order.next_offset, order.offsets[-1]
+
     def forget_queue(self, topic: str, group: str, queue_id: int) -> None:
         """Forget the last pop of a queue: its offset was reset."""
+        self._rows.pop((topic, group, queue_id), None)
         if self._table.pop((topic, group, queue_id), None) is not None:
             self.is_dirty = True
 
@@ -188,24 +211,27 @@ class PopOrders:
             self.forget_queue(*place)
 
     def expire(self, topics: Collection[str], groups: Collection[str], now_ms: int) -> None:
-        """Forget what is older than a day, and what belongs to no topic or group."""
+        """Forget what is done for an hour, unused for a day, or belongs to no topic or group."""
         for place, order in list(self._table.items()):
-            is_old = now_ms - order.l > _UNUSED_MS
-            if is_old or place[0] not in topics or place[1] not in groups:
+            free_ms = order.free_ms(0)
+            kept_ms = max(order.l, free_ms) + (_UNUSED_MS if free_ms else _DONE_MS)
+            if now_ms >= kept_ms or place[0] not in topics or place[1] not in groups:
                 self.forget_queue(*place)
 
     def dump(self) -> str:
         """Return the content of the file, and clear `is_dirty`."""
         self.is_dirty = False
-        table: dict[str, dict[int, object]] = {}
-        for (topic, group, queue_id), order in self._table.items():
-            fields = {
-                name: value
-                for name, value in msgspec.to_builtins(order).items()
-                if value is not None
-            }
-            table.setdefault(f"{topic}@{group}", {})[queue_id] = fields
-        return fastjson.dumps({"orderedConsumptionLevel": "QUEUE", "table": table}).decode()
+        table: dict[str, list[str]] = {}
+        for place, order in self._table.items():
+            row = self._rows.get(place)
+            if row is None:  # only what has changed is encoded again
+                row = self._rows[place] = _encoded(order)
+            table.setdefault(f"{place[0]}@{place[1]}", []).append(f"{place[2]}:{row}")
+        rows = ",".join(
+            f"{fastjson.dumps(name).decode()}:{{{','.join(queues)}}}"
+            for name, queues in table.items()
+        )
+        return f'{{"orderedConsumptionLevel":"QUEUE","raisesOffsets":true,"table":{{{rows}}}}}'
 
     def load(self, text: str) -> None:
         """Load the content of the file.
@@ -214,7 +240,8 @@ class PopOrders:
             ValueError: when the text is not in the format of this file.
         """
         file = msgspec.convert(fastjson.loads(text), _File, strict=False)
-        self._table, self._free = {}, []
+        self._table, self._free, self._rows = {}, [], {}
+        self.raises_offsets = file.raises_offsets
         for name, queues in file.table.items():
             topic, _, group = name.partition("@")
             for queue_id, order in queues.items():
@@ -223,6 +250,11 @@ class PopOrders:
                     self._table[topic, group, queue_id] = order
                     self._changed((topic, group, queue_id), order)
         self.is_dirty = False
+
+
+def _encoded(order: _QueueOrder) -> str:
+    fields = msgspec.to_builtins(order).items()
+    return fastjson.dumps({name: value for name, value in fields if value is not None}).decode()
 
 
 def _counts(former: _QueueOrder, attempt_id: str | None, offsets: Sequence[int]) -> dict[int, int]:

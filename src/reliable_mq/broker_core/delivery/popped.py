@@ -5,17 +5,19 @@ could save the offset without the checkpoint, and the messages would be lost. Un
 knows it. Acknowledgements of one checkpoint that come in one turn share a record.
 
 A crash may also save the checkpoint without the offset. So the offsets of all checkpoints since the
-last save are read again at the next start; `config/popProgress.json` says from where.
+last save are read again at the next start; `config/popProgress.json` says from where. It also has
+the resets since then: what was popped before them counts no more.
 Invariant Y2: what is popped and not committed yet is behind the durable end of the log.
 Source: Apache RocketMQ `PopBufferMergeService`, `PopInflightMessageCounter`.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.pop_extensions import PopExtensions
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
@@ -23,6 +25,8 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.pop_records import CheckpointKey
 
 PATH = "config/popProgress.json"
+_ACKED_MAX = 10_000
+RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _Queues = dict[tuple[str, str], dict[int, int]]  # by (topic, group) and queue
 
 
@@ -37,36 +41,71 @@ class PoppedPlace(NamedTuple):
     next_offset: int
 
 
+class PopTurn(msgspec.Struct):
+    """Whose turn it is in the pops of a group, by topic. The two numbers must not share a beat.
+
+    Otherwise, with a backlog in the retry topic and five queues, one queue would get nothing.
+    """
+
+    pops: int = 0  # of these, each fifth begins with what came back
+    queues: int = 0  # pops that came to the queues of the topic
+
+    def is_of_retries(self) -> bool:
+        """Whether the next pop begins with what came back; counts it."""
+        self.pops += 1
+        return self.pops % RETRY_EVERY == 0
+
+    def first_queue(self, queues: int) -> int:
+        """Return the queue with which a pop begins; the next one begins with another."""
+        self.queues += 1
+        return self.queues % queues
+
+
 class _Acks(NamedTuple):
     revive_ms: int
     revive_queue: int
     offsets: list[int]
 
 
+class ResetNote(NamedTuple):
+    """A reset of a group's offset; `checkpoint` is the first one that can be of a later pop."""
+
+    checkpoint: int
+    offset: int
+
+
 @decodable
 class _File(msgspec.Struct, rename="camel"):
-    timer_queue_offset: int = 0
+    timer_queue_offset: int | None = None
+    resets: list[tuple[str, str, int, int, int]] = msgspec.field(default_factory=list)
 
 
 class Popped:
     """What was popped, and is not committed or not acknowledged yet.
 
-    `in_flight` counts messages by topic, group and queue since the start. `number` counts pops;
-    it also lets them begin with different queues.
+    `in_flight` counts messages by topic, group and queue; only those that were popped since the
+    start, at `counted_from_ms`. `number` counts pops.
     """
 
     def __init__(self) -> None:
         self.number = 0
         self.now_ms = 0  # of the last pop or tick
+        self.latest_ms = 0  # of all pops; a clock that is set back does not change it
         self.uncommitted: deque[PoppedPlace] = deque()
         self._next: _Queues = {}
         self.in_flight: _Queues = {}
         self.acks: dict[CheckpointKey, _Acks] = {}  # of this turn
         self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
         self.acks_ms = 0
+        self.counted_from_ms = 0
+        self._acked: dict[CheckpointKey, set[int]] = {}  # the last checkpoints that had some
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
-        self.noted = 0  # checkpoints before it have saved offsets
+        self.noted: int | None = None  # checkpoints before it have saved offsets
+        self.extensions = PopExtensions()
+        self._turns: dict[tuple[str, str], PopTurn] = {}
+        self.pairs: set[tuple[str, str]] = set()  # topics and groups
+        self.resets: dict[tuple[str, str, int], ResetNote] = {}  # since the note
         self.is_changed = False  # whether something was popped since the last note
 
     def invariants(self, durable: int) -> None:
@@ -76,6 +115,13 @@ class Popped:
         waiting = {(place.topic, place.group) for place in self.uncommitted}
         if not self._next.keys() <= waiting:
             raise InvariantBroken("Y2: the next offsets differ from what waits to be committed")
+
+    def turn_of(self, topic: str, group: str) -> PopTurn:
+        """Return whose turn it is when a group pops a topic."""
+        turn = self._turns.get((topic, group))
+        if turn is None:
+            turn = self._turns[topic, group] = PopTurn()
+        return turn
 
     @property
     def is_due(self) -> bool:
@@ -92,13 +138,18 @@ class Popped:
         counts = self.in_flight.get((topic, group)) if self.in_flight else None
         return 0 if counts is None else counts.get(queue_id, 0)
 
-    def popped(self, place: PoppedPlace, count: int) -> None:
+    def popped(self, place: PoppedPlace, count: int, popped_ms: int) -> None:
         """Note that messages were popped, whose checkpoint is durable with the log at `end`."""
         self.commit_later(place)
-        key = place.topic, place.group
-        counts = self.in_flight.setdefault(key, {})
-        counts[place.queue_id] = counts.get(place.queue_id, 0) + count
+        self.pairs.add((place.topic, place.group))
+        if popped_ms >= self.counted_from_ms:
+            self.add(place.topic, place.group, place.queue_id, count)
         self.is_changed = True
+
+    def add(self, topic: str, group: str, queue_id: int, count: int) -> None:
+        """Count messages that are in flight."""
+        counts = self.in_flight.setdefault((topic, group), {})
+        counts[queue_id] = counts.get(queue_id, 0) + count
 
     def commit_later(self, place: PoppedPlace) -> None:
         """Move the group's offset when the log is durable up to `end`."""
@@ -128,9 +179,31 @@ class Popped:
         if not queues:
             self._next.pop((topic, group), None)
 
-    def ended(self, topic: str, group: str, queue_id: int, count: int) -> None:
+    def note_reset(
+        self, topic: str, group: str, queue_id: int, offset: int, queue_end: int
+    ) -> bool:
+        """Note a reset of an offset; return whether the file changes."""
+        if (topic, group) not in self.pairs:
+            return False
+        after = max((place.checkpoint + 1 for place in self.uncommitted), default=0)
+        self.resets[topic, group, queue_id] = ResetNote(max(queue_end, after), offset)
+        self.is_changed = True
+        return True
+
+    def saved(self, up_to: int, resets: dict[tuple[str, str, int], ResetNote]) -> None:
+        """Note that the offsets are saved for the checkpoints before `up_to`, with these resets."""
+        self.noted = up_to
+        for key, note in resets.items():
+            if note.checkpoint <= up_to and self.resets.get(key) == note:
+                del self.resets[key]
+        self.is_changed |= bool(self.resets)
+
+    def ended(self, of: CheckpointKey, count: int) -> None:
         """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
-        counts = self.in_flight.get((topic, group))
+        topic, group, queue_id = of.topic, of.group, of.queue_id
+        counts = (
+            self.in_flight.get((topic, group)) if of.popped_ms >= self.counted_from_ms else None
+        )
         if counts is None or queue_id not in counts:
             return
         counts[queue_id] -= count
@@ -140,9 +213,16 @@ class Popped:
                 del self.in_flight[topic, group]
 
     def acknowledge(
-        self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Iterable[int]
+        self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Sequence[int]
     ) -> None:
         """Note acknowledgements for the record of this turn."""
+        acked = self._acked.get(key)
+        if acked is None:
+            acked = self._acked[key] = set()
+            if len(self._acked) > _ACKED_MAX:
+                del self._acked[next(iter(self._acked))]
+        self.ended(key, len(set(offsets) - acked))
+        acked.update(offsets)
         acks = self.acks.get(key)
         if acks is None:
             acks = self.acks[key] = _Acks(revive_ms, revive_queue, [])
@@ -153,6 +233,11 @@ class Popped:
         for table in (self.in_flight, self._next):
             for key in [key for key in table if topic == key[0] or group == key[1]]:
                 del table[key]
+        for place in [place for place in self.resets if topic == place[0] or group == place[1]]:
+            del self.resets[place]
+        for turn in [key for key in self._turns if topic == key[0] or group == key[1]]:
+            del self._turns[turn]
+        self.pairs = {key for key in self.pairs if topic != key[0] and group != key[1]}
 
     def begin_note(self, queue_end: int) -> int:
         """Return the checkpoint from which a start must read, if the offsets are saved as of now.
@@ -164,7 +249,10 @@ class Popped:
 
     def dump(self) -> str:
         """Return the content of the file."""
-        return fastjson.dumps({"timerQueueOffset": self.noted}, indent=True).decode()
+        resets = [[*place, *note] for place, note in self.resets.items()]
+        fields = {"timerQueueOffset": self.noted, "resets": resets or None}
+        some = {name: value for name, value in fields.items() if value is not None}
+        return fastjson.dumps(some, indent=True).decode()
 
     def load(self, text: str) -> None:
         """Load the content of the file.
@@ -172,4 +260,9 @@ class Popped:
         Raises:
             ValueError: when the text is not in the format of this file.
         """
-        self.noted = max(0, msgspec.convert(fastjson.loads(text), _File).timer_queue_offset)
+        file = msgspec.convert(fastjson.loads(text), _File)
+        self.noted = None if file.timer_queue_offset is None else max(0, file.timer_queue_offset)
+        self.resets = {
+            (topic, group, queue_id): ResetNote(checkpoint, offset)
+            for topic, group, queue_id, checkpoint, offset in file.resets
+        }

@@ -8,7 +8,8 @@ Source: Apache RocketMQ `PopLongPollingService`.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -22,16 +23,25 @@ from reliable_mq.wire.command import Command
 ALL_QUEUES = -1
 OF_QUEUE_MAX, OF_ALL_MAX = 1_024, 100_000  # Apache's popPollingSize and maxPopPollingSize
 OF_CONNECTION_MAX = 10_000
+OF_SHARE_MAX = OF_ALL_MAX // 4  # of one group, and of one user
+POLL_MAX_MS = 5 * 60 * 1_000  # Apache's clients and proxies ask for 20 seconds at most
 _HEAP_SIZE_MIN = 64
 _POP_SIZE = 1_500  # bytes of memory: measured, rounded up
 _PART_SIZE = 450
+_CHARACTER_SIZE = 4
+_EARLY_MS = 50  # a wait ends so long before its time, so that the reply is in time
 SIZE_MAX = 128 * 1024 * 1024
+SIZE_OF_SHARE_MAX = SIZE_MAX // 4
 
 _Key = tuple[str, int]  # group and queue
+_Owner = tuple[str, str | int]
 
 
 class WaitingPop(msgspec.Struct, eq=False):
-    """One waiting request. `header` is its own; `wanted` as in `WaitingPull`."""
+    """One waiting request. `header` is its own; `wanted` as in `WaitingPull`.
+
+    `size` is its memory in bytes, estimated.
+    """
 
     connection: int
     address: str
@@ -41,21 +51,28 @@ class WaitingPop(msgspec.Struct, eq=False):
     wanted: Wanted = None
     user: str = ""
     number: int = 0
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        texts = (each for each in msgspec.structs.astuple(self.header) if isinstance(each, str))
+        size = _POP_SIZE + _CHARACTER_SIZE * sum(map(len, texts))
+        if isinstance(self.wanted, Filter):
+            size += _PART_SIZE * self.wanted.parts + _CHARACTER_SIZE * len(self.wanted.text)
+        elif self.wanted is not None:
+            size += _PART_SIZE * len(self.wanted)
+        self.size = size
 
     @property
     def key(self) -> _Key:
         """The group and the queue that it waits for."""
         return self.header.consumer_group, max(self.header.queue_id, ALL_QUEUES)
 
-    @property
-    def size(self) -> int:
-        """Bytes of memory, estimated."""
-        size = _POP_SIZE
-        if isinstance(self.wanted, Filter):
-            size += _PART_SIZE * self.wanted.parts + 4 * len(self.wanted.text)
-        elif self.wanted is not None:
-            size += _PART_SIZE * len(self.wanted)
-        return size
+
+class _Share(msgspec.Struct):
+    """What waits for one connection, one group or one user: the number, and its memory."""
+
+    count: int = 0
+    size: int = 0
 
 
 class WaitingPops:
@@ -70,6 +87,7 @@ class WaitingPops:
         self._deadlines: list[tuple[int, int]] = []
         self._last = 0
         self._size = 0
+        self._shares: dict[_Owner, _Share] = {}
 
     def invariants(self) -> None:
         """Check L13 as far as this table shows it: each waiting pop is in each index."""
@@ -81,6 +99,9 @@ class WaitingPops:
             raise InvariantBroken(f"L13: {len(self.waiting)} pops wait, {len(found)} are found")
         if self._size != sum(pop.size for pop in self.waiting.values()):
             raise InvariantBroken(f"L13: {self._size} bytes are counted")
+        shares = Counter(owner for pop in self.waiting.values() for owner in _owners(pop))
+        if shares != {owner: share.count for owner, share in self._shares.items()}:
+            raise InvariantBroken(f"L13: {len(self._shares)} shares are counted, not {len(shares)}")
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many wait for a queue, or with -1 for all queues."""
@@ -93,6 +114,13 @@ class WaitingPops:
             and self.count(pop.header.topic, *pop.key) <= OF_QUEUE_MAX
             and len(self._by_connection.get(pop.connection, ())) < OF_CONNECTION_MAX
             and self._size + pop.size <= SIZE_MAX
+            and all(map(self._has_share, _owners(pop), repeat(pop.size)))
+        )
+
+    def _has_share(self, owner: _Owner, size: int) -> bool:
+        share = self._shares.get(owner)
+        return share is None or (
+            share.count < OF_SHARE_MAX and share.size + size <= SIZE_OF_SHARE_MAX
         )
 
     def hold(self, pop: WaitingPop) -> None:
@@ -104,6 +132,10 @@ class WaitingPops:
         self._by_connection.setdefault(pop.connection, {})[number] = None
         heapq.heappush(self._deadlines, (pop.deadline_ms, number))
         self._size += pop.size
+        for owner in _owners(pop):
+            share = self._shares.setdefault(owner, _Share())
+            share.count += 1
+            share.size += pop.size
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Make one pop of each group ready that waits for this queue."""
@@ -123,6 +155,10 @@ class WaitingPops:
                 self._make_ready(next(iter(some)))
                 return True
         return False
+
+    def go_on(self, pop: WaitingPop) -> None:
+        """Make a pop ready that waits: it has not looked at all messages yet."""
+        self._make_ready(pop.number)
 
     def _make_ready(self, number: int) -> None:
         self._unlist(self.waiting[number])
@@ -145,9 +181,14 @@ class WaitingPops:
         return None
 
     def forget(self, connection: int) -> None:
-        """Remove the pops of a closed connection."""
+        """Remove the pops of a closed connection. One that was ready wakes the next instead."""
         for number in list(self._by_connection.get(connection, ())):
+            pop = self.waiting[number]
+            key = pop.key
+            is_ready = number not in self._by_topic.get(pop.header.topic, {}).get(key, ())
             self._remove(number)
+            if is_ready:
+                self.wake(pop.header.topic, *key)
 
     def _unlist(self, pop: WaitingPop) -> None:
         for name in _names_of(pop):
@@ -161,6 +202,12 @@ class WaitingPops:
         pop = self.waiting.pop(number)
         self._unlist(pop)
         self._size -= pop.size
+        for owner in _owners(pop):
+            share = self._shares[owner]
+            share.count -= 1
+            share.size -= pop.size
+            if not share.count:
+                del self._shares[owner]
         of_connection = self._by_connection[pop.connection]
         del of_connection[number]
         if not of_connection:
@@ -169,6 +216,22 @@ class WaitingPops:
             self._deadlines = [(p.deadline_ms, n) for n, p in self.waiting.items()]
             heapq.heapify(self._deadlines)
         return pop
+
+
+def _owners(pop: WaitingPop) -> list[_Owner]:
+    """Return who may have a share only: its group, its connection, and its user if it has one."""
+    owners: list[_Owner] = [
+        ("group", pop.header.consumer_group),
+        ("connection", pop.connection),
+    ]
+    if pop.user:
+        owners.append(("user", pop.user))
+    return owners
+
+
+def poll_end_ms(born_ms: int, poll_ms: int, now_ms: int) -> int:
+    """Return when a request has waited for long enough; at most `POLL_MAX_MS` from now."""
+    return min(born_ms + poll_ms, now_ms + POLL_MAX_MS) - _EARLY_MS
 
 
 def _names_of(pop: WaitingPop) -> tuple[str, str, str]:

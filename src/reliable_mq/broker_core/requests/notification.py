@@ -5,9 +5,13 @@ Source: Apache RocketMQ `NotificationProcessor`, `PollingInfoProcessor`.
 
 import msgspec
 
-from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.names import pop_retry_topic
-from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
+from reliable_mq.broker_core.requests.pop_checks import (
+    readable_topic,
+    refuse_group,
+    refuse_long_attempt,
+)
 from reliable_mq.broker_core.requests.pop_position import position_now
 from reliable_mq.broker_core.requests.pull import refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused
@@ -16,7 +20,6 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.pop_headers import NotificationHeader, PollingInfoHeader
 
-_EARLY_MS = 50
 _COST = 30  # microseconds, and as many for each queue that is looked at
 
 
@@ -27,6 +30,7 @@ def notification(state: BrokerState, request: Request) -> Command | None:
     if not header.born_time:
         header = msgspec.structs.replace(header, born_time=request.now_ms)
     state.popped.now_ms = request.now_ms
+    refuse_long_attempt(header.attempt_id)
     readable_topic(state, header.topic, header.queue_id, connection.address)
     refuse_group(state, header.consumer_group, request)
     if _has_message(state, header, request.now_ms):
@@ -36,7 +40,7 @@ def notification(state: BrokerState, request: Request) -> Command | None:
         connection.address,
         Command(command.code, command.opaque, serialize_type=command.serialize_type),
         header,
-        header.born_time + header.poll_time - _EARLY_MS,
+        poll_end_ms(header.born_time, header.poll_time, request.now_ms),
         user=request.user,
     )
     if header.poll_time <= 0 or waiting.deadline_ms <= request.now_ms:

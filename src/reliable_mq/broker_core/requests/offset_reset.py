@@ -7,6 +7,8 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.reset
 from reliable_mq.broker_core.clients import RegisteredGroup, RegisteredMember
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
+from reliable_mq.broker_core.requests.pop_ack import save_orders
+from reliable_mq.broker_core.requests.pop_position import note_reset
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
 from reliable_mq.broker_core.requests.refusal import (
@@ -30,7 +32,7 @@ from reliable_mq.wire.java_int import I64_MAX
 _VERSION_MIN = 28  # MQVersion.V3_0_7_SNAPSHOT: older clients do not support these requests
 
 
-def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command:
+def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command | None:
     """INVOKE_BROKER_TO_RESET_OFFSET: reset by time or to an offset, with or without consumers.
 
     By default (`useServerSideResetOffset`) the broker keeps the new offsets, and each consumer gets
@@ -61,8 +63,12 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
     for queue_id, offset in offsets.items():
         if is_known_queue(state, header.topic, queue_id):  # Apache also keeps unknown queues
             state.offsets.reset(header.group, header.topic, queue_id, offset)
+            state.orders.forget_queue(header.topic, header.group, queue_id)
+            note_reset(state, header.topic, header.group, queue_id, offset)
         _wake_pulls(state, header, queue_id)
-    return _table_reply(state, asked.command, header.topic, offsets)
+    save_orders(state)
+    state.reply_when_saved(asked, _table_reply(state, asked.command, header.topic, offsets))
+    return None
 
 
 def _target(state: BrokerState, header: ResetOffsetHeader) -> int:

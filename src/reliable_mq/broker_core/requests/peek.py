@@ -3,6 +3,7 @@
 Source: Apache RocketMQ `PeekMessageProcessor`.
 """
 
+from reliable_mq.broker_core.delivery.popped import RETRY_EVERY
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
 from reliable_mq.broker_core.requests.pop_position import position_now
@@ -14,7 +15,6 @@ from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.pop_headers import PeekMessageHeader
 
 _MESSAGES_MAX = 32
-_RETRY_EVERY = 5
 
 
 def peek_message(state: BrokerState, request: Request) -> Command:
@@ -22,14 +22,15 @@ def peek_message(state: BrokerState, request: Request) -> Command:
     header = PeekMessageHeader.decode(request.command.ext_fields)
     topic = readable_topic(state, header.topic, header.queue_id, request.connection.address)
     refuse_group(state, header.consumer_group, request)
-    number = state.popped.number = state.popped.number + 1
+    turn = state.popped.turn_of(header.topic, header.consumer_group)
     queues = [(header.topic, each) for each in range(topic.read_queue_nums)]
     if header.queue_id >= 0:
         queues = [(header.topic, header.queue_id)]
-    start = number % len(queues) if queues else 0
+    start = (turn.queues + 1) % len(queues) if queues else 0  # as the next pop would begin
     queues = [*queues[start:], *queues[:start]]
     retries = _retry_queues(state, header)
-    queues = [*retries, *queues] if number % _RETRY_EVERY == 0 else [*queues, *retries]
+    is_retry_first = (turn.pops + 1) % RETRY_EVERY == 0
+    queues = [*retries, *queues] if is_retry_first else [*queues, *retries]
     bodies: list[bytes] = []
     rest, room, size = 0, min(header.max_msg_nums, _MESSAGES_MAX), state.config.pull_size_max
     for name, queue_id in queues:

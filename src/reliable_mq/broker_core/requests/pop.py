@@ -6,18 +6,25 @@ when the checkpoints are stored as the flush type promises.
 Source: Apache RocketMQ `PopMessageProcessor`.
 """
 
-import struct
 from collections.abc import Iterator
 
 import msgspec
 
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, Wanted
-from reliable_mq.broker_core.delivery.popped import PoppedPlace
-from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop
+from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
+from reliable_mq.broker_core.delivery.popped import RETRY_EVERY, PoppedPlace
+from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.names import TIMER_TOPIC, pop_retry_topic
-from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
+from reliable_mq.broker_core.requests.filtered_pull import scan_cost
+from reliable_mq.broker_core.requests.pop_checks import (
+    readable_topic,
+    refuse_group,
+    refuse_long_attempt,
+    refuse_too_long,
+)
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
+from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
 from reliable_mq.broker_core.requests.pull import find, inline_wanted, refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -38,16 +45,13 @@ from reliable_mq.wire.pop_handle import (
 )
 from reliable_mq.wire.pop_headers import PopMessageHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopCheckpoint
-from reliable_mq.wire.popped_record import with_handle
+from reliable_mq.wire.popped_record import has_handle
 
 log = limited_log(__name__)
 
 REVIVE_QUEUES = 8
-_RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _LATE_MS = 500  # of a request that has waited elsewhere
-_EARLY_MS = 50  # a wait ends so long before its time, so that the reply is in time
 _POP_COST = 100  # microseconds
-_SIZE_AND_NUMBER = struct.Struct(">i16xq")
 _MOVED = ("OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_BADLY")
 _SKIPPED = ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING")
 FOUND, _NOTHING = "FOUND", "NO_MESSAGE_IN_QUEUE"
@@ -65,6 +69,8 @@ class _Pop(msgspec.Struct):
     room: int
     size_left: int
     rest: int = 0
+    work: int = 0  # microseconds of looking at messages that are not wanted
+    is_moved: bool = False  # behind messages that are not wanted
     end: int = 0  # of the log behind its checkpoints
     bodies: list[bytes] = msgspec.field(default_factory=list)
     starts: list[str] = msgspec.field(default_factory=list)
@@ -82,6 +88,7 @@ def pop_message(state: BrokerState, request: Request) -> Command | None:
     if now_ms - header.born_time - header.poll_time > _LATE_MS:
         late = f"the broker[{ip}] pop message is timeout too much"
         raise RequestRefused(ResponseCode.POLLING_TIMEOUT, late, _NO_POP)
+    refuse_long_attempt(header.attempt_id)
     _refuse_illegal(state, header)
     topic = readable_topic(state, header.topic, header.queue_id, request.connection.address)
     refuse_group(state, header.consumer_group, request)
@@ -98,6 +105,11 @@ def pop_message(state: BrokerState, request: Request) -> Command | None:
 
 def _refuse_illegal(state: BrokerState, header: PopMessageHeader) -> None:
     ip, config = state.config.broker_ip, state.config
+    if header.max_msg_nums < 1:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums is {header.max_msg_nums}: ask for 1 to {MESSAGES_MAX} messages",
+        )
     if header.max_msg_nums > MESSAGES_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -113,26 +125,12 @@ def _refuse_illegal(state: BrokerState, header: PopMessageHeader) -> None:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
 
 
-def refuse_too_long(state: BrokerState, invisible_ms: int) -> None:
-    """Refuse an invisible time for which a checkpoint cannot wait.
-
-    Raises:
-        RequestRefused: it is above `timerMaxDelaySec`.
-    """
-    most = state.config.timer_seconds_max * 1_000
-    if invisible_ms > most:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime {invisible_ms} is above {most} (timerMaxDelaySec): ask for less",
-        )
-
-
 def _wait(
     state: BrokerState, request: Request, header: PopMessageHeader, wanted: Wanted, pop: _Pop
 ) -> Command | None:
     """Let a pop wait that found nothing, unless it may not."""
     connection, command = request.connection, request.command
-    deadline_ms = header.born_time + header.poll_time - _EARLY_MS
+    deadline_ms = poll_end_ms(header.born_time, header.poll_time, request.now_ms)
     if header.poll_time <= 0 or deadline_ms <= request.now_ms:
         return _nothing(command, ResponseCode.POLLING_TIMEOUT, pop)
     waiting = WaitingPop(
@@ -147,8 +145,18 @@ def _wait(
     if not state.pops.has_room(waiting):
         return _nothing(command, ResponseCode.POLLING_FULL, pop)
     if not command.is_oneway:
-        state.pops.hold(waiting)
+        _hold(state, waiting, pop)
     return None
+
+
+def _hold(state: BrokerState, waiting: WaitingPop, pop: _Pop) -> None:
+    """Let a pop wait; it goes on in the next turn while it has not looked at all that is there.
+
+    Otherwise the messages behind the limit of one look would wait until the next one arrives.
+    """
+    state.pops.hold(waiting)
+    if pop.is_moved and pop.rest > 0:
+        state.pops.go_on(waiting)
 
 
 def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int:
@@ -157,20 +165,22 @@ def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> 
     The caller must not hold it. Permissions may have changed, so they are checked again.
     """
     try:
-        size = _answer_waiting(state, waiting, now_ms)
+        work = _answer_waiting(state, waiting, now_ms)
     except InvariantBroken:
         raise
     except RequestRefused as refused:
         answer = reply(waiting.command, refused.code, refused.remark, refused.ext)
         state.reply(waiting.connection, encode_answer(answer))
-        size = 0
+        _wake_next(state, waiting.header)
+        work = 0
     except Exception as error:  # noqa: BLE001 - it is logged
         broker_events.WAITING_PULL_FAILED.log(log, traceback_of=True, client=waiting.address)
         text = f"{type(error).__name__}: {error}"
         answer = reply(waiting.command, ResponseCode.SYSTEM_ERROR, text)
         state.reply(waiting.connection, encode_answer(answer))
-        size = 0
-    return _POP_COST + size // BYTES_FOR_COST
+        _wake_next(state, waiting.header)
+        work = 0
+    return _POP_COST + work
 
 
 def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int:
@@ -189,11 +199,12 @@ def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int
         _send(state, waiting.connection, waiting.command, pop)
         _tell_others(state, pop)
     elif now_ms < waiting.deadline_ms:
-        state.pops.hold(waiting)
+        _hold(state, waiting, pop)
     else:
         answer = _nothing(waiting.command, ResponseCode.POLLING_TIMEOUT, pop)
         state.reply(waiting.connection, encode_answer(answer))
-    return sum(map(len, pop.bodies))
+        _tell_others(state, pop)
+    return pop.work + sum(map(len, pop.bodies)) // BYTES_FOR_COST
 
 
 def _pop(
@@ -207,19 +218,24 @@ def _pop(
     """Take messages of the queues in turn, and write their checkpoints."""
     number = state.popped.number = state.popped.number + 1
     state.popped.now_ms = now_ms
+    if not header.order:  # a message must not come back at a time that the timers have passed
+        now_ms = max(now_ms, state.timers.delivered_ms)
+        state.popped.latest_ms = max(now_ms, state.popped.latest_ms)
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
-    room, size = max(0, header.max_msg_nums), state.config.pull_size_max
+    room, size = header.max_msg_nums, state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
-    is_retry_first = number % _RETRY_EVERY == 0 and not header.order
+    turn = state.popped.turn_of(header.topic, header.consumer_group)
+    is_retry_first = not header.order and turn.is_of_retries()
     if is_retry_first:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     if header.queue_id >= 0:
         _pop_queue(state, pop, header.topic, header.queue_id)
-    else:
-        for index in range(topic.read_queue_nums):
-            _pop_queue(state, pop, header.topic, (number + index) % topic.read_queue_nums)
+    elif count := topic.read_queue_nums:
+        first = turn.first_queue(count) if pop.room > 0 else 0
+        for index in range(count):
+            _pop_queue(state, pop, header.topic, (first + index) % count)
     if not is_retry_first and pop.room > 0 and not header.order:
-        _pop_retries(state, pop, number)
+        _pop_retries(state, pop, turn.pops)
     return pop
 
 
@@ -228,7 +244,7 @@ def _pop_retries(state: BrokerState, pop: _Pop, number: int) -> None:
     config, header = state.config, pop.header
     versions: Iterator[bool] = iter((config.pop_retry_v2,))
     if config.pop_retry_v2 and config.pops_retry_v1:
-        versions = iter((True, False) if number // _RETRY_EVERY % 2 else (False, True))
+        versions = iter((True, False) if number // RETRY_EVERY % 2 else (False, True))
     for is_v2 in versions:
         name = pop_retry_topic(header.topic, header.consumer_group, is_v2=is_v2)
         topic = state.topics.by_name.get(name)
@@ -269,10 +285,12 @@ def _pop_queue(state: BrokerState, pop: _Pop, topic: str, queue_id: int) -> None
         state.offsets.commit(group, topic, queue_id, offset)
         found = find(state, msgspec.structs.replace(pull, queue_offset=offset), pop.wanted)
     pop.rest += max(0, queue.end - found.next_offset)
+    pop.work += scan_cost(pop.wanted, max(0, found.next_offset - offset))
     if found.status == FOUND:
         body = found.body if isinstance(found.body, bytes) else b"".join(found.body.pieces)
         _hand_out(state, pop, topic, queue_id, offset, found.next_offset, body)
     elif found.status in _SKIPPED and found.next_offset > offset:
+        pop.is_moved = True
         _move(state, group, topic, queue_id, found.next_offset)
 
 
@@ -297,7 +315,7 @@ def _hand_out(
 ) -> None:
     """Give messages to a pop, and write their checkpoint or note their order."""
     header, group = pop.header, pop.header.consumer_group
-    sizes, offsets = _places_in(body)
+    sizes, offsets = places_in(body)
     broker = state.config.broker_name
     if header.order:
         pop.counts += state.orders.handed_out(
@@ -306,56 +324,30 @@ def _hand_out(
         state.offsets.commit(group, topic, queue_id, offset)
     else:
         key = CheckpointKey(topic, group, queue_id, offset, pop.now_ms, broker)
-        checkpoint = PopCheckpoint(key, header.invisible_time, tuple(offsets))
-        place = append_checkpoint(state, checkpoint, pop.revive_queue, pop.now_ms)
+        checkpoint = PopCheckpoint(
+            key, header.invisible_time, tuple(offsets), next_offset=next_offset
+        )
+        place = append_checkpoint(state, checkpoint, pop.revive_queue, state.popped.now_ms)
         pop.end = place.end
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),
             len(offsets),
+            pop.now_ms,
         )
     state.statistics.pulled(group, topic, queue_id, len(offsets), len(body))
     if state.quotas.limit_pulls:
         state.quotas.charge_pull(group, pop.user, len(offsets), len(body))
     if topic != header.topic:
-        body = _with_handles(pop, topic, broker, queue_id, offset, body, sizes, offsets)
+        popped = pop.now_ms, header.invisible_time, pop.revive_queue
+        handle = PopHandle(offset, *popped, kind_of(topic), broker, queue_id)
+        body = with_handles(body, sizes, offsets, header.topic, handle)
+    elif has_handle(body):
+        body = without_handles(body, sizes, topic)
     pop.bodies.append(body)
     pop.starts.append(start_offset_field(topic, queue_id, offset))
     pop.offsets.append(offsets_field(topic, queue_id, offsets))
     pop.room -= len(offsets)
     pop.size_left -= len(body)
-
-
-def _with_handles(
-    pop: _Pop,
-    topic: str,
-    broker: str,
-    queue_id: int,
-    start: int,
-    body: bytes,
-    sizes: list[int],
-    offsets: list[int],
-) -> bytes:
-    """Return messages of a retry topic as messages of the topic itself, with their handles."""
-    records, at = [], 0
-    popped = pop.now_ms, pop.header.invisible_time, pop.revive_queue
-    for size, offset in zip(sizes, offsets, strict=True):
-        handle = PopHandle(start, *popped, kind_of(topic), broker, queue_id, offset)
-        records.append(with_handle(body[at : at + size], pop.header.topic, handle.text()))
-        at += size
-    return b"".join(records)
-
-
-def _places_in(body: bytes) -> tuple[list[int], list[int]]:
-    """Return the sizes and the queue offsets of the records in a body."""
-    sizes: list[int] = []
-    offsets: list[int] = []
-    at, end = 0, len(body)
-    while at < end:
-        size, offset = _SIZE_AND_NUMBER.unpack_from(body, at)
-        sizes.append(size)
-        offsets.append(offset)
-        at += size
-    return sizes, offsets
 
 
 def _ext(pop: _Pop) -> dict[str, str]:
@@ -378,8 +370,10 @@ def _send(state: BrokerState, connection: int, command: Command, pop: _Pop) -> N
     answer = reply(command, ResponseCode.SUCCESS, FOUND, _ext(pop), b"".join(pop.bodies))
     if pop.end:
         state.reply_when_stored(connection, pop.end, encode_answer(answer))
-    else:
-        state.reply(connection, encode_answer(answer))
+    else:  # in order
+        state.files.change(ORDERS_PATH, state.orders.dump)
+        frame = encode_answer(answer)
+        state.files.when_saved(lambda: state.answers.now(connection, frame))
 
 
 def _nothing(command: Command, code: ResponseCode, pop: _Pop) -> Command:
@@ -388,6 +382,11 @@ def _nothing(command: Command, code: ResponseCode, pop: _Pop) -> Command:
 
 def _tell_others(state: BrokerState, pop: _Pop) -> None:
     """Wake the next pop of the group, if this one has left messages."""
-    if pop.rest > 0 and state.pops.waiting:
-        header = pop.header
+    if pop.rest > 0:
+        _wake_next(state, pop.header)
+
+
+def _wake_next(state: BrokerState, header: PopMessageHeader) -> None:
+    """Wake the next pop of the group: a message wakes one only, which has ended."""
+    if state.pops.waiting:
         state.pops.wake(header.topic, header.consumer_group, header.queue_id)

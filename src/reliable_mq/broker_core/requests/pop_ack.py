@@ -7,11 +7,12 @@ Source: Apache RocketMQ `AckMessageProcessor`, `BatchAck`.
 """
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from reliable_mq.broker_core.delivery.pop_orders import ILLEGAL
+from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_checks import known_queue
@@ -38,7 +39,7 @@ from reliable_mq.wire.pop_headers import AckMessageHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopAcks
 
 _CHECKPOINTS_ASKED_MAX = 4_096  # of one request
-_AHEAD_MAX_MS = 60_000  # no clock was set back by more since the message was popped
+_AHEAD_MS = 60_000  # so far the clock of another broker over this store may have been ahead
 
 
 @decodable
@@ -78,7 +79,9 @@ def ack_message(state: BrokerState, request: Request) -> Command | None:
     key = key_of(header, handle)
     if handle.is_order:
         ack_in_order(state, key, header.offset, request.connection.address)
-        return reply(request.command)
+        save_orders(state)
+        state.reply_when_saved(request, reply(request.command))
+        return None
     return _acknowledge(state, request, [(key, handle, (header.offset,))])
 
 
@@ -113,7 +116,13 @@ def batch_ack_message(state: BrokerState, request: Request) -> Command | None:
     for key, _, offsets in in_order:
         for offset in offsets:
             ack_in_order(state, key, offset, request.connection.address)
-    return _acknowledge(state, request, [each for each in found if not each[1].is_order])
+    others = [each for each in found if not each[1].is_order]
+    if in_order:
+        save_orders(state)
+        if not others:
+            state.reply_when_saved(request, reply(command))
+            return None
+    return _acknowledge(state, request, others)
 
 
 _Acks = tuple[CheckpointKey, PopHandle, Sequence[int]]
@@ -149,6 +158,12 @@ def _bits(text: str) -> list[int]:
     return bits
 
 
+def save_orders(state: BrokerState) -> None:
+    """Save what was popped in order; answers wait for it, see `reply_when_saved`."""
+    if state.orders.is_dirty:
+        state.files.change(ORDERS_PATH, state.orders.dump)
+
+
 def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str) -> None:
     """Acknowledge a message that was popped in order, and move the group's offset.
 
@@ -159,7 +174,7 @@ def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str)
     known = state.offsets.get(group, topic, queue_id)
     if offset < (-1 if known is None else known) or group not in state.groups.by_name:
         return
-    next_offset = state.orders.acknowledge(topic, group, queue_id, offset, key.popped_ms)
+    next_offset = state.orders.acknowledge(topic, group, queue_id, offset, key.popped_ms, known)
     if next_offset == ILLEGAL:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -180,17 +195,34 @@ def ack_in_order(state: BrokerState, key: CheckpointKey, offset: int, peer: str)
 def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -> Command | None:
     """Note acknowledgements, and send the reply when all of them are stored."""
     is_stored = False
+    if len(state.popped.extensions):
+        found = [now for each in found for now in _as_extended(state, each)]
     for key, handle, offsets in found:
         if offsets and needs_record(state, key, handle, offsets, request.now_ms):
             is_stored = True
-            state.popped.ended(key.topic, key.group, key.queue_id, len(offsets))
             state.popped.acknowledge(key, handle.revive_ms, handle.revive_queue, offsets)
     if not is_stored:
         return reply(request.command)
+    state.popped.acks_ms = request.now_ms
     if not request.command.is_oneway:
         state.popped.replies.append((request.connection.id, encode_answer(reply(request.command))))
-    state.popped.acks_ms = request.now_ms
     return None
+
+
+def _as_extended(state: BrokerState, acks: _Acks) -> Iterator[_Acks]:
+    """Yield acknowledgements by the handles that stand for theirs after extensions."""
+    key, handle, offsets = acks
+    extensions = state.popped.extensions
+    extensions.used(key)
+    plain = []
+    for offset in offsets:
+        extended = extensions.find(key, offset)
+        if extended is None:
+            plain.append(offset)
+        else:
+            extensions.used(extended.key)
+            yield *extended, (offset,)
+    yield key, handle, plain
 
 
 def needs_record(
@@ -198,7 +230,8 @@ def needs_record(
 ) -> bool:
     """Whether acknowledgements must be stored. Not if their messages are back already.
 
-    A checkpoint that is due within a second is in memory; it learns of them at once.
+    A checkpoint that is due within a second is in memory; it learns of them at once. While the
+    clock is behind the timers, because it was set back, nobody knows what is back.
     """
     _, end = state.store.bounds(key.topic, key.queue_id)
     is_possible = (
@@ -207,13 +240,19 @@ def needs_record(
         and 0 <= handle.revive_queue < REVIVE_QUEUES
         and key.broker == state.config.broker_name
         and key.group in state.groups.by_name
-        and handle.popped_ms <= now_ms + _AHEAD_MAX_MS
+        and handle.popped_ms <= latest_pop_ms(state, now_ms)
         and handle.invisible_ms <= state.config.timer_seconds_max * 1_000
     )
     if not is_possible:
         return False
     is_here = state.timers.revival.acknowledge(key, offsets)
-    return is_here or handle.revive_ms > state.timers.delivered_ms
+    delivered_ms = state.timers.delivered_ms
+    return is_here or handle.revive_ms > delivered_ms or delivered_ms > now_ms
+
+
+def latest_pop_ms(state: BrokerState, now_ms: int) -> int:
+    """Return the latest time that a pop can have had, also if the clock was set back since."""
+    return max(now_ms, state.timers.delivered_ms, state.popped.latest_ms) + _AHEAD_MS
 
 
 def record_acks(state: BrokerState) -> None:

@@ -3,7 +3,8 @@
 Source: Apache RocketMQ `PopMessageProcessor.getPopOffset`.
 """
 
-from reliable_mq.broker_core.names import is_retry_topic
+from reliable_mq.broker_core.delivery.popped import PATH
+from reliable_mq.broker_core.names import TIMER_TOPIC, is_retry_topic
 from reliable_mq.broker_core.requests.offsets import is_young_queue
 from reliable_mq.broker_core.requests.refusal import no_room_for_offsets
 from reliable_mq.broker_core.state import BrokerState
@@ -34,6 +35,13 @@ def pop_position(state: BrokerState, group: str, topic: str, queue_id: int, init
         raise no_room_for_offsets()
     state.offsets.commit(group, topic, queue_id, offset)
     return offset
+
+
+def note_reset(state: BrokerState, topic: str, group: str, queue_id: int, offset: int) -> None:
+    """Note a reset of the offset, so that no start moves it behind earlier pops again."""
+    queue = state.store.queue(TIMER_TOPIC, 0)
+    if state.popped.note_reset(topic, group, queue_id, offset, queue.end if queue else 0):
+        state.files.change(PATH, state.popped.dump)
 
 
 def _first(state: BrokerState, topic: str, queue_id: int, init_mode: int) -> int:

@@ -24,6 +24,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.headers import PushReplyHeader, SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.message_id import encode_offset_message_id
+from reliable_mq.wire.popped_record import without_pop_properties
 from reliable_mq.wire.properties import (
     MSG_REGION,
     PUSH_REPLY_TIME,
@@ -42,7 +43,7 @@ def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
     command = asked.command
     is_v1 = command.code == RequestCode.SEND_REPLY_MESSAGE
     header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
-    properties = (header.properties or "").encode()
+    properties = without_pop_properties((header.properties or "").encode())
     topic = topic_for(state, header, asked)
     if header.queue_id >= topic.queue_count:
         raise no_such_queue(header.queue_id, topic, asked.connection.address)

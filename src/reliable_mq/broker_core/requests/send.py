@@ -8,6 +8,7 @@ Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 import re
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import contains
 
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
@@ -38,9 +39,11 @@ from reliable_mq.wire.batch_body import decode_columns
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import ONE_WAY_FLAG, Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
+from reliable_mq.wire.popped_record import may_have_pop_properties, without_pop_properties
 from reliable_mq.wire.properties import (
     CLUSTER,
     DELAY,
+    FIRST_POP_TIME,
     MSG_REGION,
     POP_CK,
     PROPERTY_SEPARATOR,
@@ -60,11 +63,11 @@ _BATCH_GROWTH_MAX = 2  # of `maxMessageSize`
 _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # bytes that the broker may add
 _END_CODE = _END[0]
 _PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
-# Names that the broker decides about or adds itself; the timers' names have several endings.
-_NAMED_HERE = (
-    *(TRANSACTION_PREPARED, DELAY, MSG_REGION, TRACE_ON, CLUSTER, r"TIMER_DEL\w*"),
-    POP_CK,
-)
+# Names that the broker decides about or adds itself; the timers' names have several endings. Names
+# with the same first letter are one branch: each branch is tried at each property of each message.
+_T_NAMES = "|".join(name[1:] for name in (TRANSACTION_PREPARED, TRACE_ON, r"TIMER_DEL\w*"))
+_POP_NAMES = (rf"{POP_CK}(?:_OFFSET)?", FIRST_POP_TIME)
+_NAMED_HERE = (DELAY, MSG_REGION, CLUSTER, f"T(?:{_T_NAMES})", *_POP_NAMES)
 _named_here = re.compile(f"\x02(?:{'|'.join(_NAMED_HERE)})\x01".encode()).search
 
 
@@ -82,8 +85,10 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
         state.quotas.take_send(known, request.user, len(command.body), request.now_ms)
     is_batch = header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     properties = (header.properties or "").encode()
-    if not is_batch and _send_plain(state, request, header, properties):
-        return None
+    if not is_batch:
+        if _send_plain(state, request, header, properties):
+            return None
+        properties = without_pop_properties(properties)
     topic = topic_for(state, header, request)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
@@ -265,7 +270,6 @@ def _send_half(
     now_ms = request.now_ms
     identified = _identified(properties, state.new_message_ids(now_ms))
     named = decode_properties(identified + state.broker_properties)
-    named.pop(POP_CK, None)
     if not is_half(named, message.reconsume_times):
         message.sys_flag &= ~TRANSACTION_MASK
         return False
@@ -303,7 +307,6 @@ def _append_rewritten(
 ) -> AppendResult:
     """Store a message with properties that the broker decides about."""
     properties = decode_properties(stored_properties + state.broker_properties)
-    properties.pop(POP_CK, None)  # the handle of another message
     level = _delay_level(properties.get(DELAY, "0"))
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
     if is_dead:
@@ -331,7 +334,9 @@ def _append_batch(
     size_max = state.config.message_size_max
     if len(body) + len(flags) * (HOSTLESS_SIZE + len(like.topic)) > _BATCH_GROWTH_MAX * size_max:
         raise too_large(size_max)
-    has_ids = min(map(bytes.find, properties, repeat(_UNIQ_KEY))) >= 0
+    if may_have_pop_properties(b"".join(properties)):
+        properties = list(map(without_pop_properties, properties))
+    has_ids = all(map(contains, properties, repeat(_UNIQ_KEY)))
     if not (has_ids and all(map(bytes.endswith, properties, repeat(_END)))):
         new_ids = state.new_message_ids(now_ms)
         properties = [_identified(own, new_ids) for own in properties]

@@ -108,7 +108,10 @@ class AsyncMembership:
         if group in self._left:
             raise UsageError(f"this client is leaving group {group}: wait for the end of its close")
         if group in self._members:
-            raise UsageError(f"this client consumes for group {group} already")
+            raise UsageError(
+                f"this client consumes for group {group} already: close that consumer, or name"
+                " another group"
+            )
 
     def join(self, member: Member) -> None:
         """Add a member. Brokers learn of it with the next heartbeat, which its start sends.

@@ -1,12 +1,13 @@
 """The fetcher of a consumer by the message: pops from brokers, and keeps leases that are in use.
 
 One task pops from each share (`popping.Share`): as many messages as handlers may begin soon.
-Another task extends the leases of messages in use. Messages that nobody begins in time go back.
+For each broker a task extends the leases of messages in use. Messages that nobody begins go back.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
@@ -67,6 +68,7 @@ class MessageFetcher:
         self._is_settled = False
         self._daemons: list[asyncio.Task[None]] = []
         self._poppers: dict[Share, asyncio.Task[None]] = {}
+        self._extending: dict[str, asyncio.Task[bool]] = {}  # by broker
 
     @property
     def shares(self) -> set[MessageQueue]:
@@ -110,7 +112,10 @@ class MessageFetcher:
         self.stop_fetching()
         for daemon in self._daemons:
             daemon.cancel()
-        await asyncio.gather(*self._daemons, return_exceptions=True)
+        extending = list(self._extending.values())
+        for each in extending:
+            each.cancel()
+        await asyncio.gather(*self._daemons, *extending, return_exceptions=True)
         await self.give_back(self._drop_unused())
         self.group.budget.cancel_wait(self._room.set)
         for queue in self.group.popped_queues:
@@ -252,25 +257,43 @@ class MessageFetcher:
     # Leases ---------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Extend the leases of messages in use, and give back those that waited too long."""
+        """Begin to extend the leases of messages in use, and to give back what waited too long.
+
+        A broker that does not answer delays only its own leases.
+        """
         now = self._client.lease_clock()
-        used: list[PopLease] = []
-        unused: list[PopLease] = []
+        used: dict[str, list[PopLease]] = {}
+        unused: dict[str, list[PopLease]] = {}
         for queue in self.group.popped_queues:
             for offset in queue.expired(now):
                 queue.drop(offset)
+            broker_name = queue.queue.broker_name
+            if broker_name in self._extending:
+                continue
             waiting = set(queue.ready_offsets)
             due = [at for at, lease in queue.leases.items() if lease.renew_at <= now]
             for offset in due:
-                if offset in waiting:
-                    unused.append(queue.drop(offset))  # at once: no handler may begin it now
+                if offset in waiting:  # dropped at once: no handler may begin it now
+                    unused.setdefault(broker_name, []).append(queue.drop(offset))
                 elif not queue.leases[offset].is_changing:
-                    used.append(queue.leases[offset])
+                    used.setdefault(broker_name, []).append(queue.leases[offset])
+        for broker_name in used.keys() | unused.keys():
+            work = partial(self._extend, used.get(broker_name, []), unused.get(broker_name, []))
+            what = f"group {self.group.name}: extending at {broker_name}"
+            extending = asyncio.create_task(attempt(work, what))
+            self._extending[broker_name] = extending
+            extending.add_done_callback(partial(self._has_extended, broker_name))
+
+    def _has_extended(self, broker_name: str, _: object) -> None:
+        del self._extending[broker_name]
+
+    async def _extend(self, used: list[PopLease], unused: list[PopLease]) -> None:
+        """Extend leases of one broker, and give back others."""
         seconds = self.group.subscription.invisible_seconds
         for at in range(0, len(used), RENEWED_AT_ONCE):
             some = used[at : at + RENEWED_AT_ONCE]
-            errors = await self._client.run(change_invisible(self.group, some, seconds, RENEW_PART))
-            for lease, error in zip(some, errors, strict=True):
+            flow = change_invisible(self.group, some, seconds, RENEW_PART)
+            for lease, error in zip(some, await self._client.run(flow), strict=True):
                 if error is not None:
                     self._not_extended(lease, error)
         await self.give_back(unused)
@@ -287,8 +310,15 @@ class MessageFetcher:
 
         If a broker does not take this, they come back when their lease ends.
         """
+        by_broker: dict[str, list[PopLease]] = {}
+        for lease in leases:
+            if not lease.is_changing:
+                by_broker.setdefault(lease.handle.broker, []).append(lease)
+        await asyncio.gather(*map(self._give_back, by_broker.values()))
+
+    async def _give_back(self, leases: list[PopLease]) -> None:
         for at in range(0, len(leases), RENEWED_AT_ONCE):
-            some = [each for each in leases[at : at + RENEWED_AT_ONCE] if not each.is_changing]
+            some = leases[at : at + RENEWED_AT_ONCE]
             await self._client.run(change_invisible(self.group, some, 0.0))
 
 

@@ -13,7 +13,7 @@ from reliable_mq.client.consuming.asyncio_handler_pool import RunsFlows
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.pop_leases import acknowledge
 from reliable_mq.client.consuming.popped_queue import PopLease
-from reliable_mq.errors import ReliableMQError, Unavailable
+from reliable_mq.errors import BrokerBusy, ReliableMQError, Unavailable
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.message_facts import facts_of_many
 
@@ -22,8 +22,16 @@ log = logging.getLogger(__name__)
 COUNT_MAX = 500
 """Messages that one request acknowledges."""
 PAUSE_SECONDS = 0.5
-"""Before the next try, after a broker gave no answer."""
+"""Before the next try, after a broker gave no answer, or was too busy."""
+PAUSE_SECONDS_MAX = 5.0
+"""A busy broker that wants a longer pause is asked again then: leases end meanwhile."""
 _CHANGING_SECONDS = 0.02
+
+
+def pause_after(error: ReliableMQError) -> float:
+    """Return the seconds before the next try, after an error that may pass."""
+    wanted = error.pause_seconds if isinstance(error, BrokerBusy) else 0.0
+    return min(max(PAUSE_SECONDS, wanted), PAUSE_SECONDS_MAX)
 
 
 class AsyncPopAcks:
@@ -80,13 +88,14 @@ class AsyncPopAcks:
     async def _send_some(self, broker_name: str, leases: list[PopLease]) -> None:
         try:
             await self._client.run(acknowledge(self._group, broker_name, leases))
-        except Unavailable as error:
+        except (Unavailable, BrokerBusy) as error:
             now = self._client.lease_clock()
             ended = [lease for lease in leases if lease.expires <= now]
             self._waiting[broker_name].extend(lease for lease in leases if lease.expires > now)
             self._give_up(ended, error)
-            self._group.routes.mark_stale(leases[0].topic)
-            await asyncio.sleep(PAUSE_SECONDS)
+            if isinstance(error, Unavailable):
+                self._group.routes.mark_stale(leases[0].topic)
+            await asyncio.sleep(pause_after(error))
         except asyncio.CancelledError:
             self._waiting[broker_name].extend(leases)
             raise

@@ -10,10 +10,11 @@ from reliable_mq.client.consuming.popped_queue import PopLease
 from reliable_mq.client.flow import Call, Flow, Instant, call, call_all, now, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.pop_answer import batch_ack_body, stored_topic
 from reliable_mq.wire.pop_handle import PopHandle
+from reliable_mq.wire.remote_faults import remote_error
 
 ACK_SECONDS = 5.0
 """How long the answer to an acknowledgement is awaited."""
@@ -42,7 +43,9 @@ def acknowledge(group: ConsumerGroup, broker_name: str, leases: Sequence[PopLeas
             group.name, broker_name, ((lease.topic, lease.handle) for lease in leases)
         )
         command = request(RequestCode.BATCH_ACK_MESSAGE, None, body)
-    succeeded((yield from call(_master(group, broker_name), command, ACK_SECONDS)))
+    reply = yield from call(_master(group, broker_name), command, ACK_SECONDS)
+    if reply.code != ResponseCode.SUCCESS:
+        raise remote_error(reply.code, reply.remark, reply.ext_fields)
 
 
 def change_invisible(
@@ -50,11 +53,12 @@ def change_invisible(
 ) -> Flow[list[ReliableMQError | None]]:
     """Let messages come back `seconds` from now, unless they are acknowledged or changed before.
 
-    A lease gets its new handle, and its times. Returns the error of each, or None.
+    A lease gets its new handle, and its times, which count from before the request: the broker
+    counts from when it came. Returns the error of each, or None.
 
     Args:
         group: the state of the consumer.
-        leases: leases that have not ended.
+        leases: leases that have not ended. Give those of one broker: all answers are awaited.
         seconds: at least 0; a broker takes milliseconds.
         renew_part: after this part of `seconds` a lease is to be extended again.
     """
@@ -65,6 +69,7 @@ def change_invisible(
         for lease in leases
     ]
     reachable = [lease for lease, error in zip(leases, errors, strict=True) if error is None]
+    instant: Instant = yield from now()
     for lease in reachable:
         lease.is_changing = True
     try:
@@ -73,7 +78,6 @@ def change_invisible(
     finally:
         for lease in reachable:
             lease.is_changing = False
-    instant: Instant = yield from now()
     for at, lease in enumerate(leases):
         if errors[at] is not None:
             continue

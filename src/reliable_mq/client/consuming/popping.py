@@ -30,6 +30,10 @@ from reliable_mq.wire.remote_faults import remote_error
 RENEW_PART = 0.5
 """After this part of its invisible time a message is extended."""
 _ANSWER_SECONDS = 10.0  # longer than the broker holds the request
+RETURNS_MAX = 16
+"""So many times more than its attempts a message may come back. No handler saw it, or it died."""
+_WAY_PART = 0.1
+"""For this part of its invisible time a message may have been on its way here."""
 _NO_QUEUE = 2**31 - 1
 _FROM_FIRST, _FROM_LAST = "0", "1"  # Apache RocketMQ `ConsumeInitMode`
 _NOTHING = frozenset(
@@ -59,12 +63,17 @@ def pop(
     if address is None:
         raise NoRoute(f"no name server knows the master of {share.broker_name}")
     command = _pop_command(group, share, count, invisible_seconds, poll_seconds)
+    asked: Instant = yield NOW
     reply: Command = yield Call(address, command, poll_seconds + _ANSWER_SECONDS)
     if reply.code in _NOTHING:
         return PopReply([], 0, is_full=reply.code == ResponseCode.POLLING_FULL)
     if reply.code != ResponseCode.SUCCESS:
         raise remote_error(reply.code, reply.remark, reply.ext_fields)
-    leases = yield from _read(group, share, reply, invisible_seconds)
+    answered: Instant = yield NOW
+    begun = asked.lease_seconds
+    if poll_seconds:  # nobody says how long the broker held the request
+        begun = max(begun, answered.lease_seconds - invisible_seconds * _WAY_PART)
+    leases = yield from _read(group, share, reply, begun, invisible_seconds)
     rest = reply.ext_fields.get("restNum", "")
     return PopReply(leases, int(rest) if rest.isascii() and rest.isdecimal() else 0)
 
@@ -90,18 +99,18 @@ def _pop_command(
 
 
 def _read(
-    group: ConsumerGroup, share: Share, reply: Command, invisible_seconds: float
+    group: ConsumerGroup, share: Share, reply: Command, begun: float, invisible_seconds: float
 ) -> Flow[list[PopLease]]:
-    """Return the leases in an answer. What nobody wants is acknowledged: it would come again.
+    """Return the leases in an answer, which count from `begun` on the lease clock.
 
-    That is a message whose tag has only the hash of a wanted tag. Others become dead letters here:
-    they cannot be decompressed, or were delivered as often as they may, and each lease ended.
+    What nobody wants is acknowledged: it would come again. That is a message whose tag has only the
+    hash of a wanted tag. Others become dead letters here: they cannot be decompressed, or were
+    delivered as often as they may, and each lease ended.
     """
     records = list(iter_records(reply.body))
     handles = handles_of(reply.ext_fields, records, share.topic, share.broker_name)
-    instant: Instant = yield NOW
-    expires = instant.lease_seconds + invisible_seconds
-    renew_at = instant.lease_seconds + invisible_seconds * RENEW_PART
+    expires = begun + invisible_seconds
+    renew_at = begun + invisible_seconds * RENEW_PART
     faults: dict[int, str] = {}
     if any(record.sys_flag & COMPRESSED for record in records):
         size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_bytes_max)
@@ -133,13 +142,20 @@ def _read(
 
 
 def _hopeless(group: ConsumerGroup, message: ReceivedMessage, fault: str | None) -> str:
-    """Return why a message becomes a dead letter without an attempt; "": it does not."""
+    """Return why a message becomes a dead letter without an attempt; "": it does not.
+
+    A broker counts each return, also those of messages that only waited for a handler. So some
+    returns more than attempts are allowed. One that kills each process must not come for ever.
+    """
     if fault is not None and not group.subscription.takes_faulty:
         return fault
     most = group.subscription.max_attempts
-    if message.reconsume_times < most:
+    if message.reconsume_times < most + RETURNS_MAX:
         return ""
-    return f"{most} attempts ended without an acknowledgement"
+    return (
+        f"it came back {message.reconsume_times} times without an acknowledgement, and it has"
+        f" {most} attempts"
+    )
 
 
 def check_popping(group: ConsumerGroup) -> Flow[None]:

@@ -30,12 +30,13 @@ _BLOCK = 4096
 _TAG_CODES = frozenset(map(java_string_hash, TAGS))
 
 
-def read_in_flight(store: str, now_ms: int) -> Progress:
+def read_in_flight(store: str, now_ms: int, newest_ms: int) -> Progress:
     """Return the first offset that each group has in flight in each queue, by the message.
 
     Args:
         store: the store directory.
         now_ms: the moment, by the broker's clock.
+        newest_ms: when the newest record of the log was stored.
     """
     root = Path(store)
     queues = [queue for queue in queues_of(root) if holds_checkpoints(queue.topic)]
@@ -43,9 +44,9 @@ def read_in_flight(store: str, now_ms: int) -> Progress:
         return {}
     folder = root / "commitlog"
     segments = sorted(path for path in folder.iterdir() if is_offset_name(path.name))
-    oldest_ms = now_ms - INVISIBLE_MS_MAX - LATE_MS
+    oldest_ms = min(now_ms, newest_ms) - INVISIBLE_MS_MAX - LATE_MS
     found = (each for queue in queues for each in _newest(queue, segments, oldest_ms))
-    return in_flight(found, now_ms)
+    return in_flight(found, now_ms, newest_ms)
 
 
 def _newest(

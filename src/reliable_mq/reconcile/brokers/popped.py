@@ -15,6 +15,7 @@ Source: Apache RocketMQ `PopCheckPoint`, `AckMsg`, `BatchAckMsg`, `PopReviveServ
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.reconcile.brokers.log_roles import TIMER_TOPIC
 from reliable_mq.reconcile.brokers.offset_table import Progress
 from reliable_mq.wire import fastjson
@@ -24,7 +25,7 @@ CHECKPOINT, ACKNOWLEDGED, ALL_ACKNOWLEDGED = "ck", "ack", "bAck"
 TAGS = frozenset((CHECKPOINT, ACKNOWLEDGED, ALL_ACKNOWLEDGED))
 LATE_MS = 60_000
 """So late a broker may bring back what nobody acknowledged. Apache's takes 1 to 4 s."""
-INVISIBLE_MS_MAX = 12 * 3_600_000
+INVISIBLE_MS_MAX = TIMER_SECONDS_MAX * 1000
 _COUNT_MAX = 32
 
 
@@ -33,12 +34,16 @@ def holds_checkpoints(topic: str) -> bool:
     return topic == TIMER_TOPIC or topic.startswith(REVIVE_PREFIX)
 
 
-def in_flight(records: Iterable[tuple[str, bytes]], now_ms: int) -> Progress:
+def in_flight(records: Iterable[tuple[str, bytes]], now_ms: int, newest_ms: int) -> Progress:
     """Return the first offset in flight of each group and queue.
+
+    What comes back is stored again. So a checkpoint is not over while the log has no record from
+    its time or later: its broker was down.
 
     Args:
         records: the tag and the body of each record, in any order.
         now_ms: the moment, by the broker's clock.
+        newest_ms: when the newest record of the log was stored.
     """
     popped: dict[tuple[Any, ...], set[int]] = {}
     ended: dict[tuple[Any, ...], set[int]] = {}
@@ -47,7 +52,8 @@ def in_flight(records: Iterable[tuple[str, bytes]], now_ms: int) -> Progress:
             fields = fastjson.loads(body)
             key = tuple(fields[name] for name in ("c", "t", "q", "so", "pt"))
             if tag == CHECKPOINT:
-                if fields["pt"] + fields["it"] + LATE_MS >= now_ms:
+                back_ms = fields["pt"] + fields["it"]
+                if back_ms + LATE_MS >= now_ms or back_ms > newest_ms:
                     popped.setdefault(key, set()).update(_offsets(fields))
             elif tag == ACKNOWLEDGED:
                 ended.setdefault(key, set()).add(int(fields["ao"]))

@@ -222,8 +222,9 @@ def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> B
         if is_partial and name:
             return BrokerLogs({}, missing={name: str(error)})
         raise
-    now_ms = layout.newest_ms or 0 if now is None else int(now.timestamp() * 1000)
-    progress = not_beyond(progress, read_in_flight(path, now_ms))
+    newest_ms = layout.newest_ms or 0
+    now_ms = newest_ms if now is None else int(now.timestamp() * 1000)
+    progress = not_beyond(progress, read_in_flight(path, now_ms, newest_ms))
     return BrokerLogs(
         {name: path},
         progress={(name, *names): queues for names, queues in progress.items()},
