@@ -51,15 +51,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReliableMQBroke
             fields = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": "4"}
             fields |= {"writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
             assert link.call(request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
-        user = b'{"username":"shop","password":"shop-secret-1","userType":"Normal"}'
-        made = link.call(request(RequestCode.AUTH_CREATE_USER, {"username": "shop"}, user))
-        assert made.code == 0, made.remark
-        policy = (
-            b'{"subject":"User:shop","policies":[{"policyType":"CUSTOM","entries":[{"resource":'
-            b'"Topic:orders","actions":["Pub"],"sourceIps":["127.0.0.1"],"decision":"Allow"}]}]}'
-        )
-        made = link.call(request(RequestCode.AUTH_CREATE_ACL, {"subject": "User:shop"}, policy))
-        assert made.code == 0, made.remark
+        for name, ip in (("shop", "127.0.0.1"), ("away", "10.9.9.9")):
+            user = f'{{"username":"{name}","password":"shop-secret-1","userType":"Normal"}}'
+            fields = {"username": name}
+            made = link.call(request(RequestCode.AUTH_CREATE_USER, fields, user.encode()))
+            assert made.code == 0, made.remark
+            policy = (
+                f'{{"subject":"User:{name}","policies":[{{"policyType":"CUSTOM","entries":'
+                '[{"resource":"Topic:orders","actions":["Pub"],'
+                f'"sourceIps":["{ip}"],"decision":"Allow"}}]}}]}}'
+            )
+            fields = {"subject": f"User:{name}"}
+            made = link.call(request(RequestCode.AUTH_CREATE_ACL, fields, policy.encode()))
+            assert made.code == 0, made.remark
         link.close()
         yield running
 
@@ -118,9 +122,12 @@ def test_who_has_not_signed_is_refused(address: str, headers: dict[str, str]) ->
             assert status.message
 
 
-def test_the_audit_and_the_record_have_the_clients_address(broker: ReliableMQBroker) -> None:
-    with client_at(broker.grpc_address, more=signed("shop", "shop-secret-1")) as client:
-        assert client.send("orders", number=5).status.code == Code.OK
+def test_a_policy_for_another_address_allows_nothing(address: str) -> None:
+    with client_at(address, more=signed("away", "shop-secret-1")) as client:
+        refused = client.send("orders", number=5).status
+        assert refused.code != Code.OK
+        assert "User:away has no permission" in refused.message
+        assert "from 127.0.0.1" in refused.message
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """One HTTP/2 connection: its rules, and what a hostile peer may do with them."""
 
+import asyncio
 import struct
-import time
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,11 @@ from reliable_mq.gateway.http2_frames import (
     STREAMS_MAX,
     Http2Error,
     Http2Fault,
+    Stream,
     frame_of,
 )
+from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.runtime.grpc_connection import GrpcConnection
 
 HEAD = block_of([(b":method", b"POST"), (b":path", b"/a")])
 SETTINGS = frame_of(4, 0, 0)
@@ -240,24 +244,135 @@ def test_what_is_not_http2_is_refused(first: bytes) -> None:
         Http2Connection().feed(first, 0.0)
 
 
-def test_a_large_answer_in_small_windows_is_not_copied_for_each_of_them() -> None:
+def waiting(connection: Http2Connection, number: int, data: bytes) -> Stream:
+    """Return a stream whose answer waits for a window."""
+    stream = connection.feed(call(number), 0.0)[0][1]
+    connection.send_head(stream, b"H")
+    connection.send_data(stream, data)
+    connection.end(stream, b"T")
+    return stream
+
+
+def test_settings_are_bounded_and_the_last_window_of_a_frame_counts() -> None:
     connection = begun()
-    ((_, stream), _) = connection.feed(call(1), 0.0)
-    connection.take_body(stream)
-    connection.answer(stream, b"H", b"d" * 16 * 1024 * 1024, b"T")
-    connection.feed(frame_of(8, 0, 0, struct.pack(">I", 100_000)), 0.0)
-    before = time.process_time()
-    connection.feed(frame_of(8, 0, 1, struct.pack(">I", 1)) * 1_000, 0.0)
-    assert time.process_time() - before < 0.5
+    passes: list[int] = []
+
+    def resize(window: int) -> None:
+        passes.append(window)
+
+    connection._resize = resize  # type: ignore[method-assign]
+    connection.feed(frame_of(4, 0, 0, struct.pack(">HIHI", 4, 7, 4, 9)), 0.0)
+    assert passes == [9]
+    with pytest.raises(Http2Error) as caught:
+        connection.feed(frame_of(4, 0, 0, struct.pack(">HI", 4, 7) * 33), 0.0)
+    assert caught.value.fault is Http2Fault.ENHANCE_YOUR_CALM
+
+
+def test_settings_cannot_make_a_window_too_large() -> None:
+    connection = begun()
+    waiting(connection, 1, b"x" * 70_000)
+    connection.feed(frame_of(8, 0, 1, struct.pack(">I", 100_000)), 0.0)
+    with pytest.raises(Http2Error) as caught:
+        connection.feed(frame_of(4, 0, 0, struct.pack(">HI", 4, 2**31 - 1)), 0.0)
+    assert caught.value.fault is Http2Fault.FLOW_CONTROL_ERROR
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_updates_of_a_window_that_free_next_to_nothing_are_bounded(number: int) -> None:
+    connection = begun()
+    waiting(connection, 1, b"x" * 200_000)
+    connection.feed(frame_of(8, 0, 1 - number, struct.pack(">I", 100_000)), 0.0)
+    with pytest.raises(Http2Error) as caught:
+        connection.feed(frame_of(8, 0, number, struct.pack(">I", 1)) * 3_000, 0.0)
+    assert caught.value.fault is Http2Fault.ENHANCE_YOUR_CALM
+
+
+def test_who_reads_may_update_its_windows_for_ever() -> None:
+    connection = begun()
+    update = struct.pack(">I", 5)
+    for number in range(1, 20_000, 2):
+        stream = connection.feed(call(number), 0.0)[0][1]
+        connection.answer(stream, b"H", b"hello", b"T")
+        connection.feed(frame_of(8, 0, 0, update) + frame_of(8, 0, number, update), 0.0)
+        connection.out.clear()
     connection.invariants()
 
 
-def test_the_last_window_in_a_frame_of_settings_counts() -> None:
+def test_the_rest_of_an_answer_is_not_copied() -> None:
+    connection, data = begun(), b"x" * 100_000
+    stream = waiting(connection, 1, data)
+    for _ in range(3):
+        assert stream.pending is not None
+        assert stream.pending[0].obj is data
+        connection.feed(frame_of(8, 0, 0, struct.pack(">I", 9)) * 2, 0.0)
+        connection.feed(frame_of(8, 0, 1, struct.pack(">I", 9)), 0.0)
+        connection.invariants()
+
+
+def test_a_small_update_of_the_connection_looks_at_one_stream() -> None:
     connection = begun()
-    calls = [connection.feed(call(number), 0.0)[0][1] for number in range(1, 1_001, 2)]
-    frame = frame_of(4, 0, 0, struct.pack(">HI", 4, 10) * 2_729 + struct.pack(">HI", 4, 70_000))
-    before = time.process_time()
-    for _ in range(20):
-        connection.feed(frame, 0.0)
-    assert time.process_time() - before < 0.5
-    assert {each.window for each in calls} == {70_000}
+    connection.feed(frame_of(4, 0, 0, struct.pack(">HI", 4, 100_000)), 0.0)
+    streams = [waiting(connection, number, b"x" * 70_000) for number in range(1, 200, 2)]
+    looked_at: list[Stream] = []
+    send = connection._send_pending
+
+    def counted(stream: Stream) -> None:
+        looked_at.append(stream)
+        send(stream)
+
+    connection._send_pending = counted  # type: ignore[method-assign]
+    connection.feed(frame_of(8, 0, 0, struct.pack(">I", 1)) * 50, 0.0)
+    assert len(looked_at) == 50
+    connection.feed(frame_of(8, 0, 0, struct.pack(">I", 8_000_000)), 0.0)
+    assert all(each.is_reset for each in streams)  # all have got all
+    connection.invariants()
+
+
+@pytest.mark.parametrize("how", ["window", "reset", "lost", "at once"])
+def test_who_has_sent_data_is_told_once_whether_it_has_left(how: str) -> None:
+    connection, told = begun(), list[bool]()
+    stream = connection.feed(call(1), 0.0)[0][1]
+    stream.on_left = told.append
+    connection.send_head(stream, b"H")
+    connection.send_data(stream, b"x" * (10 if how == "at once" else 70_000))
+    connection.end(stream, b"T")
+    assert told == ([True] if how == "at once" else [])
+    if how == "window":
+        update = struct.pack(">I", 10_000)
+        connection.feed(frame_of(8, 0, 0, update) + frame_of(8, 0, 1, update), 0.0)
+    elif how == "reset":
+        connection.feed(frame_of(3, 0, 1, b"\0\0\0\0"), 0.0)
+    connection.lose()
+    assert told == [how in {"window", "at once"}]
+    connection.invariants()
+
+
+class Transport:
+    """A socket that takes everything."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        assert data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_an_answer_on_a_connection_that_is_lost_has_not_left() -> None:
+    async def run() -> None:
+        connection = GrpcConnection(cast("Any", None), cast("Any", None))
+        connection._transport = cast("Any", Transport())
+        stream = connection._http2.feed(PREFACE + SETTINGS + call(1), 0.0)[0][1]
+        told: list[bool] = []
+        answers = [TYPES["ReceiveMessageResponse"](message={"body": b"x" * 70_000})]
+        assert connection.send_answers(stream, answers, told.append)
+        connection.end(stream, 0, "")
+        assert not told
+        connection.connection_lost(None)
+        assert told == [False]
+        assert not connection.send_answers(stream, answers, told.append)
+        assert told == [False]
+
+    asyncio.run(run())

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, record_of
 
-from reliable_mq.gateway import renewals
-from reliable_mq.gateway.acting import ACTING, Acting
+from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.asyncio_gateway import Gateway
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code
@@ -69,8 +68,10 @@ class Consumer:
         }
         found: list[Any] = []
 
-        def write(answers: Sequence[Any]) -> bool:
+        def write(answers: Sequence[Any], on_left: OnLeft) -> bool:
             found.extend(answers)
+            if self.is_there and on_left is not None:
+                on_left(True)
             return self.is_there
 
         call = TYPES["ReceiveMessageRequest"](**fields)
@@ -263,49 +264,6 @@ def test_a_message_that_came_back_lies_in_a_retry_topic(
         await consumer.call("AckMessage", entries=[{"message_id": "M", "receipt_handle": handle}])
         (ack,) = cluster.of(Ask.ACK_MESSAGE)
         assert ack["topic"] == topic
-
-    asyncio.run(run())
-
-
-def test_what_a_push_consumer_has_is_renewed_until_it_is_acknowledged(cluster: FakeCluster) -> None:
-    async def run() -> None:
-        cluster.pops(record_of(b"one", 7), invisible_ms=9_000)  # soon over: it is due at once
-        consumer = await Consumer(cluster).known()
-        ACTING.set(Acting("10.0.0.1", "shop"))
-        await consumer.known()
-        _, (message,) = await consumer.receive()
-        assert consumer.gateway._receipts.renew_once() == 1
-        await consumer.settled()
-        (change,) = cluster.of(Ask.CHANGE_MESSAGE_INVISIBLETIME)
-        assert change["invisibleTime"] == "60000"
-        assert cluster.actings[-1] == Acting("10.0.0.1", "shop")
-        system = message.system_properties
-        cluster.changes(str(int(time.time() * 1000)))
-        assert consumer.gateway._receipts.renew_once() == 1  # its new handle is over, too
-        await consumer.settled()
-        assert cluster.of(Ask.CHANGE_MESSAGE_INVISIBLETIME)[-1]["invisibleTime"] == "180000"
-        assert consumer.gateway._receipts.renew_once() == 0
-        entries = [{"message_id": system.message_id, "receipt_handle": system.receipt_handle}]
-        answer = await consumer.call("AckMessage", entries=entries)
-        assert answer.status.code == Code.OK
-        (ack,) = cluster.of(Ask.ACK_MESSAGE)
-        assert ack["extraInfo"] != system.receipt_handle
-        (session,) = consumer.gateway.sessions
-        assert not session.held
-
-    asyncio.run(run())
-
-
-def test_a_renewal_that_fails_is_given_up_after_three_times(cluster: FakeCluster) -> None:
-    async def run() -> None:
-        cluster.pops(record_of(b"one", 7), invisible_ms=9_000)
-        cluster.answers[Ask.CHANGE_MESSAGE_INVISIBLETIME] = lambda command: reply(command, 1, "no")
-        consumer = await Consumer(cluster).known()
-        await consumer.receive()
-        for _ in range(5):
-            consumer.gateway._receipts.renew_once()
-            await consumer.settled()
-        assert cluster.counts[Ask.CHANGE_MESSAGE_INVISIBLETIME] == renewals.FAILURES_MAX
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ Source: Apache RocketMQ `ReceiveMessageActivity`, `AckMessageActivity`,
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from itertools import count
 from typing import Any
 
@@ -19,7 +20,7 @@ from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
-from reliable_mq.gateway.handles import read_handle
+from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
 from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
@@ -41,8 +42,13 @@ _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
 _SQL = 2
 _NEWEST = 1  # where a group begins that has consumed nothing yet
 
-Write = Callable[[Sequence[Any]], bool]
-"""Sends messages on a stream; returns whether the client is still there to take them."""
+OnLeft = Callable[[bool], None] | None
+"""Called once: when all of an answer is on its way (True), or when some of it never will be."""
+Write = Callable[[Sequence[Any], OnLeft], bool]
+"""Sends messages on a stream; returns whether the client is still there to take them.
+
+If it returns False, nothing is called.
+"""
 
 
 def poll_ms_of(caller: Caller, call: Any, session: Session, left_seconds: float) -> int:
@@ -117,32 +123,68 @@ class Consuming:
         return response
 
     async def receive(self, caller: Caller, call: Any, write: Write) -> None:
-        """Answer a ReceiveMessage: with a status, messages, and the time."""
+        """Answer a ReceiveMessage: with a status, messages, and the time.
+
+        What does not reach the client is given back, whatever the reason.
+        """
         made = TYPES["ReceiveMessageResponse"]
-        status = made()
+        topic, group = call.message_queue.topic.name, call.group.name
+        status, found = made(), list[PoppedMessage]()
         answers = [status]
-        found: list[PoppedMessage] = []
         try:
             session = await self._session_of(caller)
-            found = await self._pop(caller, call, session)
-            status.status.code, status.status.message = Code.OK, "OK"
-            for each in found:
-                answer = made()
-                answer.message.CopyFrom(
-                    message_of(each.record, each.properties, each.attempts, each.handle)
-                )
-                answer.message.topic.name = call.message_queue.topic.name
-                answers.append(answer)
-            if call.auto_renew:
-                self._receipts.keep(session, call, found)
+            policy = await self._upstream.group(group)
+            await self._pop(caller, call, session, policy, found)
+            answers += self._answers(call, policy, found)
+            code = Code.OK if found else Code.MESSAGE_NOT_FOUND
+            status.status.code, status.status.message = code, "OK" if found else "no match message"
         except RpcRefused as refused:
             status.status.code, status.status.message = refused.code, str(refused)
+            self._receipts.let_go(topic, group, found)
+            found.clear()
+        except BaseException:
+            self._receipts.let_go(topic, group, found)
+            raise
         last, now = made(), now_ms()
         last.delivery_timestamp.seconds = now // 1000
         last.delivery_timestamp.nanos = now % 1000 * 1_000_000
         answers.append(last)
-        if not write(answers) and found:
-            self._receipts.let_go(call.message_queue.topic.name, call.group.name, found)
+
+        def left(is_whole: bool) -> None:
+            if not is_whole:
+                self._receipts.let_go(topic, group, found)
+            elif call.auto_renew:
+                self._receipts.keep(session, call, found)
+
+        context = copy_context()  # what is given back is given back as the caller
+        if not found:
+            write(answers, None)
+        elif not write(answers, lambda is_whole: context.run(left, is_whole)):
+            left(is_whole=False)
+
+    def _answers(self, call: Any, policy: GroupPolicy, found: list[PoppedMessage]) -> list[Any]:
+        """Return messages for the client, and remove from `found` what it does not get.
+
+        A message that cannot be converted comes again at its time, until it is buried.
+        """
+        answers: list[Any] = []
+        for number, each in enumerate(list(found)):
+            answer = TYPES["ReceiveMessageResponse"]()
+            try:
+                answer.message.CopyFrom(
+                    message_of(each.record, each.properties, each.attempts, each.handle)
+                )
+            except Exception:  # noqa: BLE001 - one message must not hold the others up
+                found.remove(each)
+                if policy.is_orderly:  # nothing passes it
+                    behind = found[number:]
+                    del found[number:]
+                    self._receipts.let_go(call.message_queue.topic.name, call.group.name, behind)
+                    break
+                continue
+            answer.message.topic.name = call.message_queue.topic.name
+            answers.append(answer)
+        return answers
 
     async def _session_of(self, caller: Caller) -> Session:
         """Return the client; it may begin to receive before its settings have come."""
@@ -160,8 +202,15 @@ class Consuming:
         session.seen_at = asyncio.get_running_loop().time()
         return session
 
-    async def _pop(self, caller: Caller, call: Any, session: Session) -> list[PoppedMessage]:
-        """Return the messages for a receive."""
+    async def _pop(
+        self,
+        caller: Caller,
+        call: Any,
+        session: Session,
+        policy: GroupPolicy,
+        found: list[PoppedMessage],
+    ) -> None:
+        """Find the messages for a receive."""
         if session.kind is ClientKind.PRODUCER:
             raise RpcRefused(Code.BAD_REQUEST, "a producer receives no messages")
         left = caller.deadline - asyncio.get_running_loop().time()
@@ -179,7 +228,6 @@ class Consuming:
         except RpcRefused:
             await self._rights.consume(topic, group)  # else it would tell which topics there are
             raise
-        is_orderly = session.policy.is_orderly
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -191,11 +239,15 @@ class Consuming:
             "initMode": str(_NEWEST),
             "expType": kind,
             "exp": expression,
-            "order": "true" if is_orderly else "false",
+            "order": "true" if policy.is_orderly else "false",
             "bname": broker,
         }
         if call.HasField("attempt_id"):
             fields["attemptId"] = call.attempt_id
+        if call.auto_renew and len(session.held) >= renewals.HELD_MAX:
+            raise RpcRefused(
+                Code.TOO_MANY_REQUESTS, f"the client has {len(session.held)} messages already"
+            )
         one = payer()
         if self._waiting >= WAITING_MAX or self._waiting_of[one] >= WAITING_OF_ONE_MAX:
             raise RpcRefused(
@@ -218,35 +270,31 @@ class Consuming:
             raise RpcRefused(Code.MESSAGE_NOT_FOUND, "no new message")
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
-        return self._matching(answer, broker, call, session)
+        self._match(answer, broker, call, policy, found)
 
-    def _matching(
-        self, answer: Command, broker: str, call: Any, session: Session
-    ) -> list[PoppedMessage]:
-        """Return those messages of a pop that the client gets; acknowledge or bury the others."""
+    def _match(
+        self,
+        answer: Command,
+        broker: str,
+        call: Any,
+        policy: GroupPolicy,
+        found: list[PoppedMessage],
+    ) -> None:
+        """Find those messages of a pop that the client gets; acknowledge or bury the others."""
         topic, group = call.message_queue.topic.name, call.group.name
         wanted = frozenset[str]()
         if call.filter_expression.type != _SQL:
             wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
-        found: list[PoppedMessage] = []
         try:
             for each in popped_of(answer.ext_fields, answer.body, broker):
                 if wanted and EVERY_TAG not in wanted and each.properties.get(p.TAGS) not in wanted:
-                    self._receipts.later(self._receipts.ack(topic, group, read_handle(each.handle)))
-                elif each.attempts > session.policy.retries:
-                    handle = read_handle(each.handle)
-                    self._receipts.later(
-                        self._receipts.bury(
-                            topic, group, handle, each.properties.get(p.UNIQ_KEY, "")
-                        )
-                    )
+                    self._receipts.drop(topic, group, each)
+                elif each.attempts > policy.retries:
+                    self._receipts.bury_later(topic, group, each)
                 else:
                     found.append(each)
         except RecordError as error:
             raise RpcRefused(Code.INTERNAL_SERVER_ERROR, f"the broker's answer: {error}") from error
-        if not found:
-            raise RpcRefused(Code.MESSAGE_NOT_FOUND, "no match message")
-        return found
 
     async def _reader(self, topic: str, broker: str) -> tuple[str, str]:
         """Return the name and the address of a broker from which a topic can be read."""

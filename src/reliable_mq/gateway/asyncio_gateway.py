@@ -110,8 +110,9 @@ class Gateway:
 
     async def _renew_forever(self) -> None:
         while True:
-            await asyncio.sleep(renewals.SCAN_SECONDS)
-            self._receipts.renew_once()
+            for _ in range(int(renewals.SCAN_SECONDS / renewals.RENEW_SECONDS)):
+                await asyncio.sleep(renewals.RENEW_SECONDS)
+                self._receipts.renew_once()
             self._clients.forget_silent()
 
     # Check-backs.

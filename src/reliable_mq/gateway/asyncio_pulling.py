@@ -4,10 +4,10 @@ A client that pulls has the progress of its group in its own hands: it reads, an
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from reliable_mq.errors import RecordError
+from reliable_mq.gateway.asyncio_consuming import Write
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
@@ -72,7 +72,7 @@ class Pulling:
             code = RequestCode.GET_MAX_OFFSET if policy == _END else RequestCode.GET_MIN_OFFSET
         return _offset_answer("QueryOffset", await self._asked(call, code, fields))
 
-    async def pull(self, caller: Caller, call: Any, write: Callable[[Sequence[Any]], bool]) -> None:
+    async def pull(self, caller: Caller, call: Any, write: Write) -> None:
         """Answer a PullMessage: with a status, messages, and the next offset."""
         made = TYPES["PullMessageResponse"]
         status = made()
@@ -86,7 +86,7 @@ class Pulling:
             answers.append(made(next_offset=next_offset))
         except RpcRefused as refused:
             status.status.code, status.status.message = refused.code, str(refused)
-        write(answers)
+        write(answers, None)
 
     async def _pulled(self, caller: Caller, call: Any) -> tuple[int, list[Any]]:
         queue, group = call.message_queue, call.group.name

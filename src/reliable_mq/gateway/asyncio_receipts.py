@@ -7,7 +7,8 @@ Source: Apache RocketMQ `AckMessageActivity`, `ChangeInvisibleDurationActivity`,
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from reliable_mq.gateway import renewals
@@ -18,7 +19,7 @@ from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
-from reliable_mq.gateway.renewals import Held
+from reliable_mq.gateway.renewals import Due, Held
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.wire import properties as p
@@ -63,22 +64,46 @@ class Receipts:
         self._upstream = upstream
         self._sessions = sessions
         self._background: set[asyncio.Task[Any]] = set()
+        self._due = Due()
+        self._renewing = 0
 
     def keep(self, session: Session, call: Any, found: Iterable[PoppedMessage]) -> None:
-        """Renew messages from now on."""
-        now = now_ms()
+        """Renew messages from now on, unless their client has left meanwhile."""
+        topic, group, now = call.message_queue.topic.name, call.group.name, now_ms()
+        if self._sessions.find(session.client_id) is not session:
+            self.let_go(topic, group, found)
+            return
         for each in found:
-            if len(session.held) < renewals.HELD_MAX:
-                message_id = each.properties.get(p.UNIQ_KEY) or each.record.offset_message_id()
-                topic = call.message_queue.topic.name
-                held = Held(topic, each.handle, each.attempts, now)
-                session.held[call.group.name, message_id, each.handle] = held
+            message_id = each.properties.get(p.UNIQ_KEY) or each.record.offset_message_id()
+            key = (group, message_id, each.handle)
+            try:
+                held = session.held[key] = Held(session, key, topic, each.attempts, now)
+            except RpcRefused:
+                continue  # nobody can do anything with its handle
+            self._due.put(held)
 
     def let_go(self, topic: str, group: str, found: Iterable[PoppedMessage]) -> None:
         """Give back messages whose client has gone."""
         for each in found:
-            handle = read_handle(each.handle)
-            self.later(self._change(topic, group, handle, renewals.LET_GO_MS))
+            self.later(self._give_back(topic, group, each.handle))
+
+    async def _give_back(self, topic: str, group: str, text: str) -> None:
+        await self._change(topic, group, read_handle(text), renewals.LET_GO_MS)
+
+    def drop(self, topic: str, group: str, message: PoppedMessage) -> None:
+        """Acknowledge a message that the client does not want."""
+        self.later(self._drop(topic, group, message.handle))
+
+    async def _drop(self, topic: str, group: str, text: str) -> None:
+        await self.ack(topic, group, read_handle(text))
+
+    def bury_later(self, topic: str, group: str, message: PoppedMessage) -> None:
+        """Put a message that has failed too often into the dead-letter topic."""
+        self.later(self._bury(topic, group, message))
+
+    async def _bury(self, topic: str, group: str, message: PoppedMessage) -> None:
+        message_id = message.properties.get(p.UNIQ_KEY, "")
+        await self.bury(topic, group, read_handle(message.handle), message_id)
 
     def later(self, work: Any) -> None:
         """Do something that nobody waits for."""
@@ -117,14 +142,43 @@ class Receipts:
         self, session: Session | None, topic: str, group: str, message_id: str, text: str
     ) -> tuple[Code, str]:
         try:
-            handle = read_handle(_newest(session, group, message_id, text))
-            _check_fresh(handle)
-            await self.ack(topic, group, handle)
+            async with self._newest(session, group, message_id, text) as newest:
+                handle = read_handle(newest)
+                _check_fresh(handle)
+                await self.ack(topic, group, handle)
         except RpcRefused as refused:
             return refused.code, str(refused)
         return Code.OK, "OK"
 
+    @asynccontextmanager
+    async def _newest(
+        self, session: Session | None, group: str, message_id: str, text: str
+    ) -> AsyncIterator[str]:
+        """Give the newest handle of a message; if all goes well, it is renewed no more.
+
+        Who changes a message gives it another handle, and the former one acknowledges nothing.
+        So one waits for the other.
+        """
+        held = None if session is None else session.held.get((group, message_id, text))
+        if held is None:
+            yield text
+            return
+        async with _turn(held):
+            yield held.handle
+            self._forget(held)
+
+    def _forget(self, held: Held) -> None:
+        """Renew a message no more."""
+        self._due.remove(held)
+        if held.is_kept:
+            del held.session.held[held.key]
+
     async def ack(self, topic: str, group: str, handle: Handle) -> None:
+        """Acknowledge a message at its broker.
+
+        Raises:
+            RpcRefused: when the broker refuses it, or does not answer.
+        """
         fields = {
             "consumerGroup": group,
             "topic": handle.real_topic(topic, group),
@@ -147,9 +201,10 @@ class Receipts:
         try:
             check_invisible(invisible_ms, 0)
             session = self._sessions.find(caller.client_id)
-            handle = read_handle(_newest(session, group, call.message_id, call.receipt_handle))
-            _check_fresh(handle)
-            response.receipt_handle = await self._change(topic, group, handle, invisible_ms)
+            async with self._newest(session, group, call.message_id, call.receipt_handle) as newest:
+                handle = read_handle(newest)
+                _check_fresh(handle)
+                response.receipt_handle = await self._change(topic, group, handle, invisible_ms)
         except RpcRefused as refused:
             response.status.code, response.status.message = refused.code, str(refused)
             return response
@@ -185,8 +240,8 @@ class Receipts:
         check_topic(topic)
         check_group(group)
         session = self._sessions.find(caller.client_id)
-        handle = read_handle(_newest(session, group, call.message_id, call.receipt_handle))
-        await self.bury(topic, group, handle, call.message_id)
+        async with self._newest(session, group, call.message_id, call.receipt_handle) as newest:
+            await self.bury(topic, group, read_handle(newest), call.message_id)
         response = TYPES["ForwardMessageToDeadLetterQueueResponse"]()
         response.status.code, response.status.message = Code.OK, "OK"
         return response
@@ -211,41 +266,52 @@ class Receipts:
     # Renewals.
 
     def renew_once(self) -> int:
-        """Renew what is due; return how much that is."""
-        now = now_ms()
-        due = 0
-        for session in self._sessions:
-            for key, held in list(session.held.items()):
-                if held.is_due(now):
-                    due += 1
-                    held.is_asking = True
-                    self.later(self._renew(session, key, held, now))
-        return due
+        """Renew what is due, as far as few renewals are under way; return how much that is."""
+        due = self._due.take(now_ms(), renewals.RENEWING_MAX - self._renewing)
+        for held in due:
+            self._renewing += 1
+            self.later(self._renew(held))
+        return len(due)
 
-    async def _renew(
-        self, session: Session, key: tuple[str, str, str], held: Held, now: int
-    ) -> None:
-        ACTING.set(session.acting)
-        is_over = held.is_over(now)
-        invisible_ms = session.policy.delay_ms(held.attempts) if is_over else held.next_ms
+    async def _renew(self, held: Held) -> None:
+        ACTING.set(held.session.acting)
         try:
+            async with _turn(held):
+                if held.is_kept and await self._is_over_after(held):
+                    self._forget(held)
+                elif held.is_kept:
+                    self._due.put(held)
+        finally:
+            self._renewing -= 1
+
+    async def _is_over_after(self, held: Held) -> bool:
+        """Renew a message; return whether that was the last time."""
+        now, group = now_ms(), held.key[0]
+        is_over = held.is_over(now)
+        try:
+            invisible_ms = held.next_ms
+            if is_over:
+                policy = await self._upstream.group(group)
+                invisible_ms = policy.delay_ms(held.attempts)
             handle = read_handle(held.handle)
-            held.renewed(await self._change(held.topic, key[0], handle, invisible_ms))
+            held.renewed(await self._change(held.topic, group, handle, invisible_ms))
         except RpcRefused as refused:
-            held.failures += 1
+            held.failed(now)
             is_over = held.failures >= renewals.FAILURES_MAX
             is_over = is_over or refused.code is Code.INVALID_RECEIPT_HANDLE
-        finally:
-            held.is_asking = False
-        if is_over:
-            session.held.pop(key, None)
+        return is_over
 
     def release(self, session: Session) -> None:
         """Give back all messages of a client that has gone."""
         held, session.held = session.held, {}
-        for (group, _, _), each in held.items():
-            handle = read_handle(each.handle)
-            self.later(self._change(each.topic, group, handle, renewals.LET_GO_MS))
+        for each in held.values():
+            self._due.remove(each)
+            self.later(self._release(each))
+
+    async def _release(self, held: Held) -> None:
+        ACTING.set(held.session.acting)
+        async with _turn(held):
+            await self._give_back(held.topic, held.key[0], held.handle)
 
     async def close(self) -> None:
         """Wait for what nobody waits for."""
@@ -261,12 +327,17 @@ async def _quietly(work: Any) -> None:
         return
 
 
-def _newest(session: Session | None, group: str, message_id: str, text: str) -> str:
-    """Return the newest handle of a message; it is renewed no more."""
-    if session is None or not session.held:
-        return text
-    held = session.held.pop((group, message_id, text), None)
-    return held.handle if held is not None else text
+@asynccontextmanager
+async def _turn(held: Held) -> AsyncIterator[None]:
+    """Wait until nobody asks about a message, and let the others wait."""
+    while held.asking is not None:
+        await asyncio.shield(held.asking)
+    held.asking = ended = asyncio.get_running_loop().create_future()
+    try:
+        yield
+    finally:
+        held.asking = None
+        ended.set_result(None)
 
 
 def _check_fresh(handle: Handle) -> None:

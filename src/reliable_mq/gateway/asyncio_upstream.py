@@ -27,6 +27,12 @@ MISSING_SECONDS = 1.0
 """How long it is kept that a topic does not exist: a client asks again at once."""
 KEPT_MAX = 10_000
 ASK_SECONDS = 3.0
+_MISSING = {
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+}
+"""Answers that say that there is nothing to know, so that what is new applies."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -258,8 +264,10 @@ class Upstream:
         route = await self.route(topic)
         address = self._one_of(tuple(route.brokers.values()))
         answer = await self.ask(address, request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code in _MISSING:
             return KINDS_OF_TYPE["NORMAL"]
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
         found = _fields(answer.body)
         attributes = found.get("attributes")
         kind = attributes.get("message.type") if isinstance(attributes, dict) else None
@@ -274,8 +282,10 @@ class Upstream:
         address = self._one_of(await self.brokers())
         command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
         answer = await self.ask(address, command)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code in _MISSING:
             return GroupPolicy()
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
         return policy_of(_fields(answer.body))
 
 

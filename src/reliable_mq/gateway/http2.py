@@ -51,6 +51,11 @@ from reliable_mq.gateway.http2_frames import (
 
 _IDLE_FRAMES = 2_000.0  # so many frames without use are saved up,
 _IDLE_FRAMES_A_SECOND = 200.0  # and so many more are granted each second
+_SETTINGS_MAX = 32  # in one frame
+_UPDATES_MAX = 10_000
+_SMALL = 1024
+
+_PAIRS = struct.Struct(">HI")
 
 Happening = tuple[int, Stream]
 
@@ -59,7 +64,7 @@ class Http2Connection:
     """One connection.
 
     Invariants: `waiting_size` is the size of what waits for windows. A stream that is closed both
-    ways is not in `streams`.
+    ways is not in `streams`. A stream that waits for the connection's window is in `_blocked`.
     """
 
     def __init__(self) -> None:
@@ -77,6 +82,8 @@ class Http2Connection:
         self._block = bytearray()
         self._block_of: tuple[int, int] | None = None  # a stream and the flags of its headers
         self._window = 65_535
+        self._blocked: dict[int, Stream] = {}
+        self._updates = 0  # so many updates of windows are answers to data of ours
         self._peer_stream_window = 65_535
         self._received = 0
         self._idle_frames = _IDLE_FRAMES
@@ -139,6 +146,7 @@ class Http2Connection:
         elif kind == HEADERS:
             self._take_headers(flags, number, payload, happened)
         elif kind == WINDOW_UPDATE:
+            self._count_update(now)
             self._take_window(number, payload)
         elif kind == PING:
             self._count_idle(now)
@@ -166,6 +174,13 @@ class Http2Connection:
         self._refilled_at = now
         if self._idle_frames < 0:
             raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
+    def _count_update(self, now: float) -> None:
+        """Count an update of a window: data that we have sent pays for two of them."""
+        if self._updates:
+            self._updates -= 1
+        else:
+            self._count_idle(now)
 
     def _take_data(
         self, flags: int, number: int, payload: bytes, now: float, happened: list[Happening]
@@ -270,18 +285,24 @@ class Http2Connection:
             raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
         if flags & ACK:
             return
-        wanted = [
-            value for name, value in struct.iter_unpack(">HI", payload) if name == INITIAL_WINDOW
-        ]
-        if wanted:  # the last one counts; a pass over all streams for each one is slow
-            if max(wanted) > WINDOW_MAX:
+        if len(payload) > 6 * _SETTINGS_MAX:
+            raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, f"more than {_SETTINGS_MAX} settings")
+        windows = [value for name, value in _PAIRS.iter_unpack(payload) if name == INITIAL_WINDOW]
+        if windows:
+            if max(windows) > WINDOW_MAX:
                 raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window is too large")
-            change, self._peer_stream_window = wanted[-1] - self._peer_stream_window, wanted[-1]
-            for stream in list(self.streams.values()) if change else ():
-                stream.window += change
-                if change > 0 and stream.pending:
-                    self._send_pending(stream)
+            self._resize(windows[-1])
         self.out.append(SETTINGS_ACK)
+
+    def _resize(self, window: int) -> None:
+        """Use another first window, for the streams that have begun, too."""
+        change, self._peer_stream_window = window - self._peer_stream_window, window
+        for stream in list(self.streams.values()) if change else ():
+            stream.window += change
+            if stream.window > WINDOW_MAX:
+                raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
+            if change > 0 and stream.pending:
+                self._send_pending(stream)
 
     def _take_window(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -291,9 +312,8 @@ class Http2Connection:
             self._window += more
             if not more or self._window > WINDOW_MAX:
                 raise Http2Error(Http2Fault.FLOW_CONTROL_ERROR, "a window cannot grow so")
-            if self.waiting_size:
-                for stream in [each for each in self.streams.values() if each.pending]:
-                    self._send_pending(stream)
+            while self._window > 0 and self._blocked:
+                self._send_pending(next(iter(self._blocked.values())))
             return
         stream_of = self.streams.get(number)
         if stream_of is None:
@@ -331,6 +351,7 @@ class Http2Connection:
         if stream.is_reset:
             return
         self._window -= size
+        self._updates = min(self._updates + 2, _UPDATES_MAX)
         pack = HEAD.pack
         length, last = len(head), len(trailers)
         self.out += (
@@ -352,7 +373,7 @@ class Http2Connection:
             return
         if stream.pending is None:
             stream.pending = deque()
-        stream.pending.append(data)
+        stream.pending.append(memoryview(data))
         self.waiting_size += len(data)
         if len(stream.pending) == 1:
             self._send_pending(stream)
@@ -371,6 +392,13 @@ class Http2Connection:
             self.out.append(frame_of(RESET_STREAM, 0, stream.id, pack_u32(fault)))
             self._drop(stream)
 
+    def lose(self) -> list[Stream]:
+        """Drop all streams, as the connection is lost; return them."""
+        streams = list(self.streams.values())
+        for stream in streams:
+            self._drop(stream)
+        return streams
+
     def go_away(self, fault: Http2Fault, text: str = "") -> None:
         """Tell the peer to begin no more streams."""
         if not self.is_going or fault is not Http2Fault.NO_ERROR:
@@ -380,20 +408,26 @@ class Http2Connection:
 
     def _send_pending(self, stream: Stream) -> None:
         pending = stream.pending
+        self._blocked.pop(stream.id, None)
         while pending:
             room = min(self._window, stream.window)
             data = pending[0]
             if room <= 0 < len(data):
+                if stream.window > 0:
+                    self._blocked[stream.id] = stream
                 return
-            size = min(room, FRAME_SIZE, len(data))
-            self.out.append(frame_of(DATA, 0, stream.id, data[:size]))
+            size = max(0, min(room, FRAME_SIZE, len(data)))
+            self.out.append(frame_of(DATA, 0, stream.id, bytes(data[:size])))
+            if size == len(data) or size >= _SMALL:
+                self._updates = min(self._updates + 2, _UPDATES_MAX)
             self._window -= size
             stream.window -= size
             self.waiting_size -= size
             if size == len(data):
                 pending.popleft()
             else:
-                pending[0] = memoryview(data)[size:]  # a copy of the rest for each frame is slow
+                pending[0] = data[size:]
+        _note_left(stream, is_whole=True)
         if stream.trailers is not None:
             self._finish(stream)
 
@@ -415,6 +449,8 @@ class Http2Connection:
             if stream.pending:
                 self.waiting_size -= sum(map(len, stream.pending))
                 stream.pending = None
+                self._blocked.pop(stream.id, None)
+                _note_left(stream, is_whole=False)
 
     def invariants(self) -> None:
         """Check what the class says.
@@ -428,8 +464,20 @@ class Http2Connection:
             raise InvariantBroken(f"{waiting} bytes wait, not {self.waiting_size}")
         if sum(len(each.body) for each in streams) != self.body_size:
             raise InvariantBroken("the size of all bodies is wrong")
+        if any(
+            (each.pending and each.window > 0 and each.id not in self._blocked)
+            or (not each.pending and each.id in self._blocked)
+            for each in streams
+        ):
+            raise InvariantBroken("other streams are blocked")
         if any(each.is_reset for each in streams):
             raise InvariantBroken("a stream is closed and not forgotten")
+
+
+def _note_left(stream: Stream, *, is_whole: bool) -> None:
+    on_left, stream.on_left = stream.on_left, None
+    if on_left is not None:
+        on_left(is_whole)
 
 
 def _unpadded(payload: bytes) -> bytes:

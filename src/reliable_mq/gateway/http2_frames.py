@@ -5,6 +5,7 @@ Source: RFC 9113.
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -84,7 +85,7 @@ class Stream:
 
     __slots__ = (
         *("body", "context", "headers", "id", "is_answered", "is_read", "is_reset"),
-        *("pending", "received", "trailers", "window"),
+        *("on_left", "pending", "received", "trailers", "window"),
     )
 
     def __init__(self, number: int, window: int) -> None:
@@ -100,7 +101,9 @@ class Stream:
         self.is_answered = False
         """Whether the headers of the answer have left."""
         self.is_reset = False
-        self.pending: deque[bytes | memoryview] | None = None
+        self.on_left: Callable[[bool], None] | None = None
+        """Called once: when all data is on its way (True), or when some never will be."""
+        self.pending: deque[memoryview] | None = None
         """What waits for the window."""
         self.trailers: bytes | None = None
         """What follows when nothing waits any more."""

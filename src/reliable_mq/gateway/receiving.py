@@ -22,6 +22,9 @@ from reliable_mq.wire.record import Record, address_of, iter_records, unpack_hos
 _MD5, _IDENTITY, _GZIP = 2, 1, 2
 _COMPRESSED, _OTHER_KIND = 0x1, 0x300
 _ZLIB = (0x0, 0x300)
+_INT32_MAX = 2**31 - 1
+_DIGITS_MAX = 18
+_YEAR_9999_MS = 253_402_300_799_999  # the last that a timestamp of protobuf has
 _NOT_THE_USERS = RESERVED | {
     *(p.KEYS, p.TAGS, p.UNIQ_KEY, p.SHARDING_KEY, p.BORN_TIMESTAMP, p.CORRELATION_ID),
     *(p.REPLY_TO_CLIENT, BORN_HOST, TRACE_CONTEXT, "INSTANCE_ID", "TTL", "MSG_TYPE"),
@@ -78,8 +81,7 @@ def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[Popp
             count = counts.get((kind, f"qo{queue}%{record.queue_offset}")) or counts.get(
                 (kind, queue)
             )
-            if count is not None and count.isdecimal():
-                attempts = max(attempts, int(count))
+            attempts = max(attempts, _number(count))
         yield PoppedMessage(record, found, check, attempts)
 
 
@@ -115,9 +117,9 @@ def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: 
     system.born_host = born_host or unpack_host(record.born_host)[0]
     _set_ms(system.store_timestamp, record.store_time_ms)
     system.store_host = address_of(*unpack_host(record.store_host))
-    due = found.get(p.TIMER_DELIVER_MS)
-    if due and due.isdecimal():
-        _set_ms(system.delivery_timestamp, int(due))
+    due = _number(found.get(p.TIMER_DELIVER_MS))
+    if due:
+        _set_ms(system.delivery_timestamp, due)
     group = found.get(p.SHARDING_KEY)
     if group:
         system.message_group = group
@@ -125,7 +127,7 @@ def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: 
         system.receipt_handle = handle
     system.queue_id = record.queue_id
     system.queue_offset = record.queue_offset
-    system.delivery_attempt = attempts + 1
+    system.delivery_attempt = min(attempts + 1, _INT32_MAX)
     trace = found.get(TRACE_CONTEXT)
     if trace:
         system.trace_context = trace
@@ -161,5 +163,11 @@ def _body_of(record: Record) -> tuple[bytes, int]:
     return record.body, _GZIP
 
 
+def _number(text: str | None) -> int:
+    """Return the number in a text that somebody else has written; 0 if it is none that is used."""
+    return int(text) if text and len(text) <= _DIGITS_MAX and text.isdecimal() else 0
+
+
 def _set_ms(timestamp: Any, ms: int) -> None:
+    ms = min(max(ms, 0), _YEAR_9999_MS)
     timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000

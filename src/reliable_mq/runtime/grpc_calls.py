@@ -5,6 +5,7 @@ A call that fails by a bug is answered as one, and logged; the others go on.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reliable_mq.access.users import User
@@ -89,7 +90,7 @@ class Calls:
         try:
             await self._begin(caller)
             handle = self._gateway.streamed[name]
-            await handle(caller, call, lambda answers: connection.send_answers(stream, answers))
+            await handle(caller, call, partial(connection.send_answers, stream))
         except RpcRefused as refused:
             self._end_refused(connection, stream, name, refused)
             return

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.answer_heads import HEAD, HTTP1, NOT_GRPC, OK, trailers_of
+from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, BodyRefused, decode_call, size_max_of
 from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
@@ -261,8 +262,8 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.answer(stream, HEAD, b"\0" + len(data).to_bytes(4) + data, OK)
         self._flush_soon()
 
-    def send_answers(self, stream: Stream, messages: Sequence[Any]) -> bool:
-        """Send some answers of a call; return whether the peer is there to take them."""
+    def send_answers(self, stream: Stream, messages: Sequence[Any], on_left: OnLeft = None) -> bool:
+        """Send some answers of a call; return whether the peer is there; see `Write`."""
         if stream.is_reset or self._transport.is_closing():
             return False
         parts: list[bytes] = []
@@ -270,6 +271,7 @@ class GrpcConnection(asyncio.Protocol):
             data = message.SerializeToString()
             parts += (b"\0" + len(data).to_bytes(4), data)
         self._http2.send_head(stream, HEAD)
+        stream.on_left = on_left
         self._http2.send_data(stream, b"".join(parts))
         self._flush_soon()
         return True
@@ -327,10 +329,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget all calls."""
-        for stream in list(self._http2.streams.values()):
-            stream.is_reset = True
+        for stream in self._http2.lose():
             self._gone(stream)
-        self._http2.streams.clear()
         if self._connection is not None:
             self._listener.closed(self._connection)
 
