@@ -12,7 +12,6 @@ from django.http import HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from tests.contrib.django_project import project, set_up
 
 from reliable_mq.contrib.django.application import DjangoMQ
@@ -256,7 +255,7 @@ def send_here(mq: DjangoMQ, topic: str) -> None:
 
 
 def send_in_a_block(mq: DjangoMQ, topic: str) -> None:
-    with mq.transaction() as tx, suppress(SQLAlchemyError):
+    with mq.transaction() as tx, suppress(MessageRefused):
         tx.send(topic, {}, message_id="a" * 32)
 
 
@@ -269,7 +268,7 @@ def test_a_send_that_the_database_refused_leaves_no_half_transaction(
     with mq.transaction() as tx:
         tx.send("first", {}, message_id="a" * 32)
         transaction.on_commit(lambda: ran.append(True))
-        with suppress(SQLAlchemyError):
+        with suppress(MessageRefused):
             send(mq, "second")
         is_broken = connection.needs_rollback
 

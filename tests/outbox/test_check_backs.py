@@ -326,7 +326,7 @@ def test_a_row_that_was_tampered_with_is_no_reason_to_roll_back(
 def test_ids_of_the_users_own_are_taken_once(world: HalfWorld, producer: Life) -> None:
     mine = "order-7".ljust(32, "-")
     commit_one(producer, message_id=mine)
-    with pytest.raises(DBAPIError):
+    with pytest.raises(MessageRefused, match="is used already"):
         commit_one(producer, message_id=mine)
     assert len(producer.stubs()) == 1
     assert list(world.broker.pending) == [FIRST]

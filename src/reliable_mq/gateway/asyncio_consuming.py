@@ -61,7 +61,8 @@ def poll_ms_of(caller: Caller, call: Any, session: Session, left_seconds: float)
     if call.HasField("long_polling_timeout"):
         wanted = ms_of(call.long_polling_timeout)
     else:
-        wanted = left_ms - ms_of(session.settings.request_timeout) // 2
+        told = session.settings
+        wanted = left_ms - ms_of(told.request_timeout) // 2
     wanted = min(max(wanted, POLL_MS_MIN), POLL_MS_MAX)
     if wanted <= left_ms:
         return wanted
