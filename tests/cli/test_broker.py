@@ -24,8 +24,7 @@ READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
 START_SECONDS = 30.0
 SEGMENT_SIZE = 128 * 1024
 FREE_PORTS = ("--port", "0", "--namesrv-port", "0")
-NEVER_BUSY = ("--set", "osPageCacheBusyTimeOutMills=3600000")
-"""A disk that others use must not make it refuse what comes next."""
+NEVER_BUSY = ("--set", "osPageCacheBusyTimeOutMills=3600000")  # on a disk that others use
 
 pytestmark = pytest.mark.processes
 
@@ -254,10 +253,11 @@ def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
     store = tmp_path / "store"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ports = {"--port": "0", "--namesrv-port": "0"}
         given = words.format(port).split()
-        others = [word for pair in ports.items() if pair[0] != given[0] for word in pair]
-        code, text = refused("broker", "--store", str(store), *others, *given)
+        free = {"--port": FREE_PORTS[2:], "--namesrv-port": FREE_PORTS[:2]}.get(
+            given[0], FREE_PORTS
+        )
+        code, text = refused("broker", "--store", str(store), *free, *given)
 
     option = words.removesuffix(" {}").format("PORT")
     told = f"error: 127.0.0.1:{port}: cannot listen here (address already in use); "
