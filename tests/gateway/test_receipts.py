@@ -134,8 +134,8 @@ def test_an_acknowledgement_during_a_renewal_acknowledges_the_message(
         gate.is_open.set()
         assert (await acking).status.code == Code.OK
         (ack,) = cluster.of(Ask.ACK_MESSAGE)
-        popped_at = read_handle(ack["extraInfo"]).popped_at
-        assert popped_at > read_handle(entry_of(message)["receipt_handle"]).popped_at
+        popped_at = read_handle(ack["extraInfo"]).popped.popped_ms
+        assert popped_at > read_handle(entry_of(message)["receipt_handle"]).popped.popped_ms
         assert not held_by(consumer)
         consumer.gateway._receipts._due.invariants()
         assert consumer.gateway._receipts.renew_once() == 0
@@ -246,7 +246,7 @@ def test_a_client_that_leaves_during_a_renewal_gives_the_newest_handle_back(
         gate.is_open.set()
         await consumer.settled()
         renewed, given_back = cluster.of(Ask.CHANGE_MESSAGE_INVISIBLETIME)
-        assert read_handle(given_back["extraInfo"]).popped_at == 5
+        assert read_handle(given_back["extraInfo"]).popped.popped_ms == 5
         assert given_back["extraInfo"] != renewed["extraInfo"]
         assert consumer.gateway._receipts.renew_once() == 0
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from reliable_mq.errors import ProtocolError
-from reliable_mq.wire.pop_answer import batch_ack_body, handles_of, stored_topic
-from reliable_mq.wire.pop_handle import PopHandle
+from reliable_mq.wire.pop_answer import batch_ack_body, handles_of
+from reliable_mq.wire.pop_handle import PopHandle, stored_topic
 from reliable_mq.wire.properties import POP_CK, encode_properties
 from reliable_mq.wire.record import Record
 

@@ -21,6 +21,7 @@ from reliable_mq.limits import SUBSCRIPTIONS_MAX
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.peer_texts import read_json
+from reliable_mq.wire.pop_handle import popped_topic
 
 NAMES_MAX = 2 * SUBSCRIPTIONS_MAX
 UNREADABLE = "parse authorization context error."
@@ -51,7 +52,7 @@ def wanted_by(command: Command, rule: CodeRule, cluster: str) -> list[Wanted]:
         names = _in_body(body, need) if need.in_body else _in_header(command, need)
         if need.kind is Kind.TOPIC and command.code in _OF_POPPED:
             group = command.ext_fields.get("consumerGroup", "")
-            names = [_popped_topic(name, group) for name in names]
+            names = [popped_topic(name, group) for name in names]
         for name in names:
             make = topic_resource if need.kind is Kind.TOPIC else group_resource
             is_retry = need.retry_actions and name.startswith(RETRY_PREFIX)
@@ -62,15 +63,6 @@ def wanted_by(command: Command, rule: CodeRule, cluster: str) -> list[Wanted]:
     if not found and not rule.may_name_none:
         return [Wanted(Resource(Kind.CLUSTER, cluster), rule.actions)]
     return list(found)
-
-
-def _popped_topic(name: str, group: str) -> str:
-    """Return the topic whose messages come back in a retry topic of `group`."""
-    for separator in "+_":
-        prefix = f"{RETRY_PREFIX}{group}{separator}"
-        if group and name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
 
 
 def _in_header(command: Command, need: Need) -> list[str]:

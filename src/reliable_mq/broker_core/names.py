@@ -7,6 +7,7 @@ import re
 
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.wire.java_int import I32_MAX
+from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
@@ -73,16 +74,7 @@ def is_revive_topic(topic: str) -> bool:
 
 def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
     """Return where a group finds popped messages of a topic again that it did not acknowledge."""
-    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
-
-
-def popped_topic(topic: str, group: str) -> str:
-    """Return the topic whose messages come back in `topic`; `topic` itself if it is no retry."""
-    for is_v2 in (True, False):
-        prefix = pop_retry_topic("", group, is_v2=is_v2)
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix)
-    return topic
+    return stored_topic(topic, group, RETRY_V2 if is_v2 else RETRY)
 
 
 def reply_topic(cluster: str) -> str:

@@ -22,6 +22,7 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.settings import EMBEDDED
+from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
 
 MATCHES_MAX = 50
 
@@ -150,7 +151,9 @@ def records_of(
     for group in groups:
         topics |= {f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"}
         # A group that consumes by the message has a retry topic for each topic.
-        topics |= {f"{RETRY_PREFIX}{group}{mark}{topic}" for topic in sent_to for mark in "_+"}
+        topics |= {
+            stored_topic(topic, group, each) for topic in sent_to for each in (RETRY, RETRY_V2)
+        }
     try:
         with Browser(name_servers, client) as browser:
             found = [

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from reliable_mq.client.connecting.routes import Route
-from reliable_mq.errors import RecordError
+from reliable_mq.errors import ProtocolError
 from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import payer
 from reliable_mq.gateway.asyncio_receipts import Receipts, check_invisible, now_ms
@@ -287,14 +287,14 @@ class Consuming:
         if call.filter_expression.type != _SQL:
             wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
         try:
-            for each in popped_of(answer.ext_fields, answer.body, broker):
+            for each in popped_of(answer.ext_fields, answer.body, topic, broker):
                 if wanted and EVERY_TAG not in wanted and each.properties.get(p.TAGS) not in wanted:
                     self._receipts.drop(topic, group, each)
                 elif each.attempts > policy.retries:
                     self._receipts.bury_later(topic, group, each)
                 else:
                     found.append(each)
-        except RecordError as error:
+        except ProtocolError as error:
             raise RpcRefused(Code.INTERNAL_SERVER_ERROR, f"the broker's answer: {error}") from error
 
     async def _reader(self, topic: str, broker: str) -> tuple[str, str]:

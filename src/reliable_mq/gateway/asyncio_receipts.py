@@ -179,15 +179,8 @@ class Receipts:
         Raises:
             RpcRefused: when the broker refuses it, or does not answer.
         """
-        fields = {
-            "consumerGroup": group,
-            "topic": handle.real_topic(topic, group),
-            "queueId": str(handle.queue_id),
-            "extraInfo": handle.text,
-            "offset": str(handle.offset),
-            "bname": handle.broker,
-        }
-        address = await self._upstream.master(handle.broker, topic)
+        fields = _named_by(handle, topic, group)
+        address = await self._upstream.master(handle.popped.broker, topic)
         await self._upstream.asked(address, request(RequestCode.ACK_MESSAGE, fields))
 
     async def change(self, caller: Caller, call: Any) -> Any:
@@ -213,25 +206,18 @@ class Receipts:
 
     async def _change(self, topic: str, group: str, handle: Handle, invisible_ms: int) -> str:
         """Change when a message appears again; return its new handle."""
-        fields = {
-            "consumerGroup": group,
-            "topic": handle.real_topic(topic, group),
-            "queueId": str(handle.queue_id),
-            "extraInfo": handle.text,
-            "offset": str(handle.offset),
-            "invisibleTime": str(invisible_ms),
-            "bname": handle.broker,
-        }
-        address = await self._upstream.master(handle.broker, topic)
+        fields = {**_named_by(handle, topic, group), "invisibleTime": str(invisible_ms)}
+        popped = handle.popped
+        address = await self._upstream.master(popped.broker, topic)
         command = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         answer = (await self._upstream.asked(address, command)).ext_fields
         popped_at, invisible = answer.get("popTime"), answer.get("invisibleTime")
         if popped_at is None or invisible is None:
             return handle.text
-        revive = answer.get("reviveQid", str(handle.revive_queue))
+        revive = answer.get("reviveQid", str(popped.revive_queue))
         return (
-            f"{handle.offset} {popped_at} {invisible} {revive} {handle.kind} {handle.broker}"
-            f" {handle.queue_id} {handle.offset} {handle.log_offset}"
+            f"{popped.offset} {popped_at} {invisible} {revive} {popped.kind} {popped.broker}"
+            f" {popped.queue_id} {popped.offset} {handle.log_offset}"
         )
 
     async def forward(self, caller: Caller, call: Any) -> Any:
@@ -259,7 +245,7 @@ class Receipts:
             "unitMode": "false",
             "maxReconsumeTimes": "0",
         }
-        address = await self._upstream.master(handle.broker, topic)
+        address = await self._upstream.master(handle.popped.broker, topic)
         await self._upstream.asked(address, request(RequestCode.CONSUMER_SEND_MSG_BACK, fields))
         await self.ack(topic, group, handle)
 
@@ -340,6 +326,18 @@ async def _turn(held: Held) -> AsyncIterator[None]:
         ended.set_result(None)
 
 
+def _named_by(handle: Handle, topic: str, group: str) -> dict[str, str]:
+    """Return the fields by which a broker finds the message of a handle."""
+    return {
+        "consumerGroup": group,
+        "topic": handle.real_topic(topic, group),
+        "queueId": str(handle.popped.queue_id),
+        "extraInfo": handle.text,
+        "offset": str(handle.popped.offset),
+        "bname": handle.popped.broker,
+    }
+
+
 def _check_fresh(handle: Handle) -> None:
-    if handle.visible_at <= now_ms():
+    if handle.popped.revive_ms <= now_ms():
         raise RpcRefused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")

@@ -1,39 +1,33 @@
 """Receipt handles: the text by which a consumer acknowledges a message, or keeps it longer. Values.
 
-A handle is the `POP_CK` of the message and its offset in the log, which a dead letter needs:
-
-    startOffset popTime invisibleTime reviveQueue kind broker queue queueOffset [logOffset]
-
-Source: Apache RocketMQ `ReceiptHandle`, `ExtraInfoUtil`, `KeyBuilder`.
+A handle is the `POP_CK` of the message (`wire/pop_handle.py`) and its offset in the log, which a
+dead letter needs.
+Source: Apache RocketMQ `ReceiptHandle`.
 """
 
 from typing import NamedTuple
 
 from reliable_mq.gateway.codes import Code, RpcRefused
-from reliable_mq.names import RETRY_PREFIX
+from reliable_mq.wire.pop_handle import (
+    NORMAL,
+    RETRY,
+    RETRY_V2,
+    HandleInvalid,
+    PopHandle,
+    parse_handle,
+    stored_topic,
+)
 
-_FIELDS_MIN = 8
+_LOG_OFFSET = 8  # its place
 _SIZE_MAX = 1024
 
 
 class Handle(NamedTuple):
-    """A receipt handle; times in milliseconds. `log_offset`: -1 if it has none."""
+    """A receipt handle. `log_offset`: -1 if it has none."""
 
-    start_offset: int
-    popped_at: int
-    invisible_ms: int
-    revive_queue: int
-    kind: str
-    broker: str
-    queue_id: int
-    offset: int
+    popped: PopHandle
     log_offset: int
     text: str
-
-    @property
-    def visible_at(self) -> int:
-        """When the message appears again."""
-        return self.popped_at + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
         """Return the topic in which the message lies: a message that came back is in a retry topic.
@@ -41,13 +35,9 @@ class Handle(NamedTuple):
         Raises:
             RpcRefused: when the handle names none.
         """
-        if self.kind == "0":
-            return topic
-        if self.kind == "1":
-            return f"{RETRY_PREFIX}{group}_{topic}"
-        if self.kind == "2":
-            return f"{RETRY_PREFIX}{group}+{topic}"
-        raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "the receipt handle has an unknown kind")
+        if self.popped.kind not in (NORMAL, RETRY, RETRY_V2):
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "the receipt handle has an unknown kind")
+        return stored_topic(topic, group, self.popped.kind)
 
 
 def read_handle(text: str) -> Handle:
@@ -57,29 +47,14 @@ def read_handle(text: str) -> Handle:
         RpcRefused: when it is none.
     """
     parts = text.split(" ") if len(text) <= _SIZE_MAX else []
-    if len(parts) < _FIELDS_MIN:
+    if len(parts) < _LOG_OFFSET:
         raise RpcRefused(
             Code.INTERNAL_SERVER_ERROR, f"Parse failed: a receipt handle of {len(parts)} fields"
         )
     try:
-        return Handle(
-            *(int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), parts[4], parts[5]),
-            *(int(parts[6]), int(parts[7])),
-            int(parts[8]) if len(parts) > _FIELDS_MIN else -1,
-            text,
-        )
-    except ValueError as error:
+        log_offset = int(parts[_LOG_OFFSET]) if len(parts) > _LOG_OFFSET else -1
+        return Handle(parse_handle(text), log_offset, text)
+    except (HandleInvalid, ValueError) as error:
         raise RpcRefused(
             Code.INTERNAL_SERVER_ERROR, f"the receipt handle cannot be read: {error}"
         ) from error
-
-
-def check_of(
-    start_offset: str, popped_at: str, invisible_ms: str, revive_queue: str, kind: str,
-    broker: str, queue_id: int, offset: int,
-) -> str:  # fmt: skip
-    """Return the `POP_CK` of a message that a broker has handed out."""
-    return (
-        f"{start_offset} {popped_at} {invisible_ms} {revive_queue} {kind} {broker} {queue_id}"
-        f" {offset}"
-    )

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.gateway.codes import KindOfMessage
-from reliable_mq.gateway.handles import check_of
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.compression import decompress
+from reliable_mq.wire.pop_answer import handles_of
+from reliable_mq.wire.pop_handle import NORMAL, message_place
 from reliable_mq.wire.record import Record, address_of, iter_records, unpack_host
 
 _MD5, _IDENTITY, _GZIP = 2, 1, 2
@@ -55,34 +56,23 @@ def _by_queue(text: str | None) -> dict[tuple[str, str], str]:
     return found
 
 
-def popped_of(ext: Mapping[str, str], body: bytes, broker: str) -> Iterator[PoppedMessage]:
-    """Yield the messages in the answer to a pop.
+def popped_of(
+    ext: Mapping[str, str], body: bytes, topic: str, broker: str
+) -> Iterator[PoppedMessage]:
+    """Yield the messages in the answer to a pop of `topic`.
 
     Raises:
-        RecordError: when the body is not whole records.
+        ProtocolError: when a field of the answer is missing, or the body is not whole records.
     """
-    starts = _by_queue(ext.get("startOffsetInfo"))
     counts = _by_queue(ext.get("orderCountInfo"))
-    popped_at, invisible = ext.get("popTime", "0"), ext.get("invisibleTime", "0")
-    revive = ext.get("reviveQid", "0")
-    for record in iter_records(body):
-        found = record.property_map()
-        attempts = record.reconsume_times
-        check = found.get(p.POP_CK)
-        if not check:
+    records = list(iter_records(body))
+    for record, handle in zip(records, handles_of(ext, records, topic, broker), strict=True):
+        attempts, kind = record.reconsume_times, handle.kind
+        if kind == NORMAL:  # a copy from a retry topic counts its attempts itself
             queue = str(record.queue_id)
-            kind = "0"
-            start = starts.get((kind, queue), str(record.queue_offset))
-            check = check_of(
-                *(start, popped_at, invisible, revive, kind, broker),
-                record.queue_id,
-                record.queue_offset,
-            )
-            count = counts.get((kind, f"qo{queue}%{record.queue_offset}")) or counts.get(
-                (kind, queue)
-            )
-            attempts = max(attempts, _number(count))
-        yield PoppedMessage(record, found, check, attempts)
+            count = counts.get((kind, message_place(record.queue_id, record.queue_offset)))
+            attempts = max(attempts, _number(count or counts.get((kind, queue))))
+        yield PoppedMessage(record, record.property_map(), handle.text(), attempts)
 
 
 def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: str = "") -> Any:

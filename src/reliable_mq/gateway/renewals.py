@@ -64,7 +64,7 @@ class Held:
         self.failures = 0
         self.asking: Awaitable[None] | None = None
         """Ends with the question to the broker that is under way: there is one at a time."""
-        self.due_ms = read_handle(self.handle).visible_at - AHEAD_MS
+        self.due_ms = read_handle(self.handle).popped.revive_ms - AHEAD_MS
         """When it is renewed, or given up."""
 
     @property
@@ -83,7 +83,7 @@ class Held:
 
     def renewed(self, handle: str) -> None:
         """Note that it has a new handle."""
-        self.due_ms = read_handle(handle).visible_at - AHEAD_MS
+        self.due_ms = read_handle(handle).popped.revive_ms - AHEAD_MS
         self.handle = handle
         self.renewals += 1
         self.failures = 0

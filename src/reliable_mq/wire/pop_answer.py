@@ -24,17 +24,9 @@ from reliable_mq.wire.pop_handle import (
 from reliable_mq.wire.properties import POP_CK
 from reliable_mq.wire.record import Record
 
-_RETRY_PREFIX = "%RETRY%"
 _KINDS = frozenset((NORMAL, RETRY, RETRY_V2))
 _BITS_MAX = 100_000
 """Offsets that one bit set of an acknowledgement may span: 17 KB of text."""
-
-
-def stored_topic(topic: str, group: str, kind: str) -> str:
-    """Return the topic in which messages of a kind are stored that a group popped from `topic`."""
-    if kind == RETRY:
-        return f"{_RETRY_PREFIX}{group}_{topic}"
-    return f"{_RETRY_PREFIX}{group}+{topic}" if kind == RETRY_V2 else topic
 
 
 def handles_of(
@@ -56,7 +48,7 @@ def handles_of(
         places = _places(ext.get("msgOffsetInfo") or "")
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"the answer to a pop cannot be decoded: {error!r}") from error
-    is_retry_topic = topic.startswith(_RETRY_PREFIX)
+    is_retry_topic = kind_of(topic) != NORMAL
     handles: list[PopHandle] = []
     for record in records:
         queue_id, offset = record.queue_id, record.queue_offset

@@ -17,6 +17,7 @@ ORDER_QUEUE = 999
 """The "revive queue" in handles of messages that were popped in order."""
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
 _RETRY_PREFIX, _V2_SEPARATOR = "%RETRY%", "+"
+_OF_KIND = {RETRY: "_", RETRY_V2: _V2_SEPARATOR}
 _FIELDS = ("start offset", "pop time", "invisible time", "revive queue", "kind", "broker", "queue")
 
 
@@ -56,6 +57,21 @@ def kind_of(topic: str) -> str:
     if not topic.startswith(_RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if _V2_SEPARATOR in topic else RETRY
+
+
+def stored_topic(topic: str, group: str, kind: str) -> str:
+    """Return the topic in which messages of a kind are stored that a group popped from `topic`."""
+    separator = _OF_KIND.get(kind)
+    return topic if separator is None else f"{_RETRY_PREFIX}{group}{separator}{topic}"
+
+
+def popped_topic(stored: str, group: str) -> str:
+    """Return the topic whose messages come back in `stored`; `stored` itself if it is no retry."""
+    for kind in (RETRY_V2, RETRY):
+        prefix = stored_topic("", group, kind)
+        if group and stored.startswith(prefix):
+            return stored.removeprefix(prefix)
+    return stored
 
 
 def parse_handle(text: str) -> PopHandle:

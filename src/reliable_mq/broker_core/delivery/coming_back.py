@@ -14,7 +14,6 @@ from reliable_mq.broker_core.names import (
     TIMER_TOPIC,
     is_retry_topic,
     pop_retry_topic,
-    popped_topic,
     revive_topic,
 )
 from reliable_mq.broker_core.needed_topics import ensure_pop_retry_topic
@@ -26,6 +25,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.java_hash import tags_code
+from reliable_mq.wire.pop_handle import popped_topic
 from reliable_mq.wire.pop_records import CHECKPOINT, decode_checkpoint
 from reliable_mq.wire.properties import (
     FIRST_POP_TIME,

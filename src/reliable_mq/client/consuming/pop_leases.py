@@ -12,8 +12,8 @@ from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.pop_answer import batch_ack_body, stored_topic
-from reliable_mq.wire.pop_handle import PopHandle
+from reliable_mq.wire.pop_answer import batch_ack_body
+from reliable_mq.wire.pop_handle import PopHandle, stored_topic
 from reliable_mq.wire.remote_faults import remote_error
 
 ACK_SECONDS = 5.0

@@ -22,7 +22,8 @@ from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, PULL_COUNT_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import LANGUAGE, VERSION, Command
-from reliable_mq.wire.pop_answer import handles_of, stored_topic
+from reliable_mq.wire.pop_answer import handles_of
+from reliable_mq.wire.pop_handle import stored_topic
 from reliable_mq.wire.properties import FIRST_POP_TIME, POP_CK
 from reliable_mq.wire.record import COMPRESSED, iter_records
 from reliable_mq.wire.remote_faults import remote_error
