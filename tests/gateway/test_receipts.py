@@ -315,6 +315,19 @@ def test_a_bug_between_the_pop_and_the_answer_gives_the_messages_back(
     asyncio.run(run())
 
 
+def test_a_handle_that_a_producer_wrote_into_its_message_is_not_its_receipt_handle(
+    cluster: FakeCluster,
+) -> None:
+    async def run() -> None:
+        cluster.pops(record_of(b"one", 7, POP_CK="0 1 1 999 0 other 3 99"))
+        consumer = await Consumer(cluster).known()
+        _, (message,) = await consumer.receive()
+        popped = read_handle(entry_of(message)["receipt_handle"]).popped
+        assert popped[3:] == (3, "0", "b", 0, 7)
+
+    asyncio.run(run())
+
+
 def test_a_receive_has_the_order_and_the_retries_of_its_own_group(cluster: FakeCluster) -> None:
     async def run() -> None:
         def group(command: Command) -> Command:

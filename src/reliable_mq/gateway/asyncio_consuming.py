@@ -17,9 +17,9 @@ from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import payer
 from reliable_mq.gateway.asyncio_receipts import Receipts, check_invisible, now_ms
 from reliable_mq.gateway.asyncio_rights import Rights
-from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.asyncio_upstream import MARGIN_SECONDS, Upstream
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.codes import SQL, ClientKind, Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
@@ -36,10 +36,8 @@ WAITING_MAX = 20_000
 """The most receives that wait at brokers at a time,"""
 WAITING_OF_ONE_MAX = 10_000
 """and those of one user; if nobody signs, of one address."""
-_MARGIN_SECONDS = 2.0
 _SETTINGS_SECONDS, _SETTINGS_TRIES = 1.0, 20
 _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
-_SQL = 2
 _NEWEST = 1  # where a group begins that has consumed nothing yet
 
 OnLeft = Callable[[bool], None] | None
@@ -259,7 +257,7 @@ class Consuming:
         self._waiting_of[one] += 1
         try:
             command = request(RequestCode.POP_MESSAGE, fields)
-            answer = await self._upstream.ask(address, command, poll_ms / 1000 + _MARGIN_SECONDS)
+            answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         finally:
             self._waiting -= 1
             self._waiting_of[one] -= 1
@@ -284,7 +282,7 @@ class Consuming:
         """Find those messages of a pop that the client gets; acknowledge or bury the others."""
         topic, group = call.message_queue.topic.name, call.group.name
         wanted = frozenset[str]()
-        if call.filter_expression.type != _SQL:
+        if call.filter_expression.type != SQL:
             wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
         try:
             for each in popped_of(answer.ext_fields, answer.body, topic, broker):
@@ -312,7 +310,7 @@ class Consuming:
 def _filter_of(expression: Any) -> tuple[str, str]:
     """Return a filter as brokers know it, and its kind."""
     text = expression.expression
-    if expression.type == _SQL:
+    if expression.type == SQL:
         return text, "SQL92"
     if not text or text == EVERY_TAG:
         return EVERY_TAG, "TAG"

@@ -20,7 +20,7 @@ from reliable_mq.gateway.asyncio_producing import Producing
 from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_rights import Rights
-from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
+from reliable_mq.gateway.asyncio_upstream import Ask, Upstream, unless_refused
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
 from reliable_mq.gateway.message_types import TYPES
@@ -134,7 +134,7 @@ class Gateway:
         """Do something that nobody waits for, as the endpoint: not as whoever has caused it."""
         own = copy_context()
         own.run(ACTING.set, None)
-        task = asyncio.get_running_loop().create_task(_quietly(work), context=own)
+        task = asyncio.get_running_loop().create_task(unless_refused(work), context=own)
         self._hurry.add(task)
         task.add_done_callback(self._hurry.discard)
 
@@ -182,14 +182,6 @@ class Gateway:
             await self.upstream.ask(address, command, _BEAT_SECONDS)
         except RpcRefused:
             return
-
-
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    """Do something that is tried again later if it fails."""
-    try:
-        await work
-    except RpcRefused:
-        return
 
 
 def refusal(name: str, code: Code, text: str) -> Any:

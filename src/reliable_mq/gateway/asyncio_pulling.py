@@ -8,9 +8,9 @@ from typing import Any
 
 from reliable_mq.errors import RecordError
 from reliable_mq.gateway.asyncio_consuming import Write
-from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.asyncio_upstream import MARGIN_SECONDS, Upstream
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.codes import SQL, Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sending import check_group, check_topic
@@ -22,9 +22,7 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.record import iter_records
 
 _POLL_MS_MAX = 20_000
-_MARGIN_SECONDS = 2.0
 _SUSPEND, _HAS_FILTER = 0x2, 0x4
-_SQL = 2
 _END, _BY_TIME = 1, 2  # policies of QueryOffset
 
 
@@ -98,7 +96,7 @@ class Pulling:
         left_ms = int(min(caller.deadline - asyncio.get_running_loop().time(), 60.0) * 1000)
         poll_ms = max(min(ms_of(call.long_polling_timeout), _POLL_MS_MAX, left_ms), 0)
         expression = call.filter_expression.expression or EVERY_TAG
-        is_sql = call.filter_expression.type == _SQL
+        is_sql = call.filter_expression.type == SQL
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -115,7 +113,7 @@ class Pulling:
         }
         address = await self._upstream.master(queue.broker.name, topic)
         command = request(RequestCode.PULL_MESSAGE, fields)
-        answer = await self._upstream.ask(address, command, poll_ms / 1000 + _MARGIN_SECONDS)
+        answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             raise RpcRefused(
                 Code.ILLEGAL_OFFSET, f"offset {call.offset} is not in the queue: {_next_of(answer)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import ACTING
-from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.asyncio_upstream import Upstream, unless_refused
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.handles import Handle, read_handle
@@ -107,7 +107,7 @@ class Receipts:
 
     def later(self, work: Any) -> None:
         """Do something that nobody waits for."""
-        task = asyncio.get_running_loop().create_task(_quietly(work))
+        task = asyncio.get_running_loop().create_task(unless_refused(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -303,14 +303,6 @@ class Receipts:
         """Wait for what nobody waits for."""
         if self._background:
             await asyncio.wait(self._background, timeout=_LAST_SECONDS)
-
-
-async def _quietly(work: Any) -> None:
-    """Do something whose failure only means that a message comes again."""
-    try:
-        await work
-    except RpcRefused:
-        return
 
 
 @asynccontextmanager

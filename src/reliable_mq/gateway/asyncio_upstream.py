@@ -6,6 +6,7 @@ broker of the same process.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +28,8 @@ MISSING_SECONDS = 1.0
 """How long it is kept that a topic does not exist: a client asks again at once."""
 KEPT_MAX = 10_000
 ASK_SECONDS = 3.0
+MARGIN_SECONDS = 2.0
+"""How much longer than a wait at a broker its answer may take."""
 _MISSING = {
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -287,6 +290,12 @@ class Upstream:
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
         return policy_of(_fields(answer.body))
+
+
+async def unless_refused(work: Coroutine[Any, Any, None]) -> None:
+    """Do something that is tried again later, or comes again by itself, if it is refused."""
+    with suppress(RpcRefused):
+        await work
 
 
 def _fields(body: bytes) -> dict[str, Any]:

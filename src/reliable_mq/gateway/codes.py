@@ -8,6 +8,9 @@ from enum import IntEnum
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.wire.codes import ResponseCode
 
+SQL = 2
+"""The kind of a filter that is an expression of SQL92; the other kind has tags."""
+
 
 class Code(IntEnum):
     """How a call has ended; each answer has one."""
