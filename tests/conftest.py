@@ -79,8 +79,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _lacked_room[:] = [too_full]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so when the disk was too full for a test, or a log event did not appear."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Say, as the last lines, that the disk was too full for a test, or what no test logged."""
+    yield
     for too_full in _lacked_room:
         terminalreporter.write_line(f"when a test failed, {too_full}", red=True)
     if terminalreporter.config.args_source is pytest.Config.ArgsSource.TESTPATHS:

@@ -1,8 +1,9 @@
 """A slave stands in for its master: what waits for its time comes, from another master."""
 
 import asyncio
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.broker_core.raw_client import RawClient
@@ -206,6 +207,25 @@ def test_the_second_slave_goes_on_where_the_first_has_ended(tmp_path: Path) -> N
             await world.send("master", [b"last"], **{DELAY: 1})
             await eventually(lambda: world.bodies("master") == [b"last"])
             assert sorted(world.bodies("other")) == sorted(early + late)
+
+    run_scene(scene())
+
+
+def test_a_slave_says_when_it_cannot_learn_what_another_has_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: object) -> NoReturn:
+        raise ValueError("request 43 is refused")
+
+    async def scene() -> None:
+        async with acting_world(tmp_path, (*ALL, "slave2"), **BEATS) as world:
+            await world.copied("slave")
+            await world.copied("slave2")
+            monkeypatch.setattr(standing_in, "asked", refused)
+            caplog.set_level(logging.INFO)
+            await world.stop("master")
+            said = f"slave {world.brokers['slave'].address} does not say what it has delivered: "
+            await eventually(lambda: f"{said}request 43 is refused" in caplog.messages)
 
     run_scene(scene())
 
