@@ -262,6 +262,7 @@ class Reconciled:
         return int(str(ended.value.code)), json.loads(printed.out)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 @pytest.mark.usefixtures("spark")

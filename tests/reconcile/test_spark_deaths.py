@@ -161,6 +161,7 @@ def test_a_run_that_is_killed_in_the_middle_has_never_been(tmp_path: Path) -> No
     assert [run["run_id"] for run in ledgers.runs()] == [summary["run_id"]]
 
 
+@pytest.mark.long
 def test_a_run_that_is_told_to_stop_cleans_up_and_says_so_in_one_line(tmp_path: Path) -> None:
     """Given a run, when somebody presses Ctrl-C while workers read, then nothing is left of it, on
     the disk of its output and on Spark's own."""
@@ -178,6 +179,7 @@ def test_a_run_that_is_told_to_stop_cleans_up_and_says_so_in_one_line(tmp_path: 
     assert not list(scratch.glob("reliable-mq-spark-*"))
 
 
+@pytest.mark.long
 def test_a_worker_of_spark_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """Given a run, when a worker in Python is killed, as a machine without memory does, then it is
     replaced, and nothing is counted twice."""

@@ -182,6 +182,7 @@ def test_a_master_that_flaps_loses_nothing_and_repeats_nothing(tmp_path: Path) -
     run_scene(scene())
 
 
+@pytest.mark.long
 def test_the_second_slave_goes_on_where_the_first_has_ended(tmp_path: Path) -> None:
     early, late = names("early", 20), names("late", 20)
 
