@@ -70,7 +70,7 @@ SLEEPS = {
     "conformance/test_lost_master.py": (1, "the pace of the load"),
     "conformance/test_shared_group.py": (2, "the pace of the load, and a handler that takes time"),
     "crash_matrix/roles.py": (1, "the broker asks for halves by a clock of its own"),
-    "interop/sdk/stories.py": (3, "an application of its own, which imports no tests"),
+    "interop/sdk/stories.py": (2, "an application of its own, which imports no tests"),
     "waiting.py": (4, "the pauses between two looks at a condition"),
 }
 # Written in two halves so that this file passes its own test.

@@ -80,6 +80,17 @@ class Endpoint(NamedTuple):
         )
         self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
+    def end_of(self, topic: str) -> int:
+        """Return how many messages the first queue of a topic got; 0 without the topic."""
+        link = BlockingLink(self.broker, 10)
+        try:
+            answer = link.call(
+                request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+            )
+            return 0 if answer.code else int(answer.ext_fields["offset"])
+        finally:
+            link.close()
+
     def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         link = BlockingLink(self.broker, 10)
         try:

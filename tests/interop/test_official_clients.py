@@ -13,6 +13,7 @@ from bench.child_process import ChildError
 from bench.java_programs import SDK_JARS, build_sdk, java_command
 from bench.rival_servers import rival_python
 from tests.interop.sdk_servers import ENDPOINTS, Endpoint, running
+from tests.waiting import until
 from tests.with_java import INTEROP, skipped_without_java
 
 pytestmark = INTEROP
@@ -87,23 +88,39 @@ class Teller(NamedTuple):
     home: Path
 
     def told(
-        self, story: str, kind: str = "NORMAL", *, is_orderly: bool = False, retries: int = 16
+        self,
+        story: str,
+        kind: str = "NORMAL",
+        *,
+        is_orderly: bool = False,
+        retries: int = 16,
+        dead_letters: int = 0,
     ) -> Any:
-        """Play a story with a topic and a group of its own; return what the application saw."""
+        """Play a story with a topic and a group of its own; return what the application saw.
+
+        A story that waits for the end of its input goes on when the group has its dead letters.
+        """
         mark = f"{story}-{self.language}-{self.endpoint.name}-{next(_numbers)}"
         topic, group = f"topic-{mark}", f"group-{mark}"
         self.endpoint.make_topic(topic, kind)
         for each in (group, f"{group}-sql"):
             self.endpoint.make_group(each, is_orderly=is_orderly, retries=retries)
-        run = subprocess.run(
+        play = subprocess.Popen(
             [*_command(self.language, self.home), self.endpoint.address, story, topic, group],
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=STORY_SECONDS,
-            check=False,
         )
-        lines = [each for each in run.stdout.splitlines() if each.startswith("RESULT ")]
-        assert lines, f"{run.stdout[-2000:]}\n{run.stderr[-4000:]}"
+        try:
+            if dead_letters:
+                dead = f"%DLQ%{group}"
+                until(lambda: self.endpoint.end_of(dead) == dead_letters, look_seconds=0.2)
+            output, errors = play.communicate(timeout=STORY_SECONDS)
+        finally:
+            play.kill()
+        lines = [each for each in output.splitlines() if each.startswith("RESULT ")]
+        assert lines, f"{output[-2000:]}\n{errors[-4000:]}"
         return json.loads(lines[0].removeprefix("RESULT "))
 
 
@@ -177,4 +194,4 @@ class TestStories:
     def test_a_message_that_always_fails_comes_as_often_as_its_group_allows(
         self, teller: Teller
     ) -> None:
-        assert teller.told("dead", retries=1)["attempts"] == [1, 2]
+        assert teller.told("dead", retries=1, dead_letters=1)["attempts"] == [1, 2]

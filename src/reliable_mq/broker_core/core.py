@@ -320,6 +320,7 @@ class BrokerCore:
         self.state.pops.forget(connection_id)
         self.state.notifications.forget(connection_id)
         self.state.calls.forget(connection_id)
+        self.state.guests.forget(connection_id)
         forget_queries(self.state, connection_id)
         self.state.works.forget(connection_id)
         self.state.locks.disconnect(connection_id)

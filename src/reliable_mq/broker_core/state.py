@@ -33,6 +33,7 @@ from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPops
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
+from reliable_mq.broker_core.guests import Guests
 from reliable_mq.broker_core.long_works import LongWorks
 from reliable_mq.broker_core.member_notices import MemberNotices
 from reliable_mq.broker_core.names import DEFAULT_TOPIC, OP_TOPIC
@@ -154,7 +155,7 @@ class BrokerState:
         self.pops, self.notifications = WaitingPops(), WaitingPops()
         self.popped, self.orders = Popped(), PopOrders()
         self.topic_brokers: TopicBrokers[Request] = TopicBrokers()
-        self.calls = ClientCalls()
+        self.calls, self.guests = ClientCalls(), Guests()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = PendingHalves()
         self.half_counts = TopicCounts(OF_HALVES)
@@ -173,8 +174,7 @@ class BrokerState:
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.ha_status: Callable[[int], dict[str, Any]] = partial(_status_without_slaves, config)
         self.ha_figures: Callable[[int], Iterable[Sample]] = lambda _now_ms: ()  # for metrics
-        self.master_tables = TablesState()  # of a slave
-        self.stand_in = StandIn()  # of a slave
+        self.master_tables, self.stand_in = TablesState(), StandIn()  # of a slave
         self.processors = 1  # of the machine
         self.memory_size = 10 * 1024**3  # of the machine, in bytes
         self.is_exposed = False  # whether strangers reach it and may do everything

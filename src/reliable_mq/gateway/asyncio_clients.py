@@ -9,6 +9,8 @@ from typing import Any
 
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_questions import Questions, Roster
+from reliable_mq.gateway.asyncio_receipts import now_ms
 from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
@@ -32,6 +34,8 @@ class Clients:
         rights: what clients may do.
         on_gone: called with a client that has left.
         on_producer: called when a producer has told its topics.
+        questions: of tools to clients.
+        roster: is told which consumers there are; None: nobody is.
     """
 
     def __init__(
@@ -41,12 +45,16 @@ class Clients:
         rights: Rights,
         on_gone: Callable[[Session], None],
         on_producer: Callable[[Session], None],
+        questions: Questions,
+        roster: Roster | None,
     ) -> None:
         self._upstream = upstream
         self._sessions = sessions
         self._rights = rights
         self._on_gone = on_gone
         self._on_producer = on_producer
+        self._questions = questions
+        self._roster = roster
         self._by_stream: dict[TelemetryStream, Session] = {}
 
     async def query_route(self, _caller: Caller, call: Any) -> Any:
@@ -84,6 +92,7 @@ class Clients:
         if session.kind is not ClientKind.PRODUCER:
             check_group(call.group.name)
         session.seen_at = asyncio.get_running_loop().time()
+        self._note_consumer(session, session.group)
         response = TYPES["HeartbeatResponse"]()
         response.status.code, response.status.message = Code.OK, "OK"
         return response
@@ -107,7 +116,8 @@ class Clients:
             RpcRefused: when the settings cannot be taken; the stream ends.
         """
         if command.WhichOneof("command") != "settings":
-            return  # the answer to a question of ours: nothing waits for it
+            self._questions.told(self._by_stream.get(stream), command)
+            return
         loop = asyncio.get_running_loop()
         settings = command.settings
         for resource in settings.publishing.topics:
@@ -118,8 +128,13 @@ class Clients:
             check_group(group)
             await self._rights.join(group)
             policy = await self._upstream.group(group)
+        known = self._sessions.find(caller.client_id)
+        group = known.group if known is not None else ""
         session = self._sessions.put(caller.client_id, settings, loop.time())
         session.acting, session.policy = ACTING.get(), policy
+        session.language, session.version = caller.language, caller.client_version
+        session.began_ms = session.began_ms or now_ms()
+        self._note_consumer(session, group)
         before, session.stream = session.stream, stream
         if stream.is_open:
             self._by_stream[stream] = session
@@ -132,6 +147,15 @@ class Clients:
         answer.status.code, answer.status.message = Code.OK, "OK"
         answer.settings.CopyFrom(completed(session))
         stream.write(answer)
+
+    def _note_consumer(self, session: Session, group: str) -> None:
+        """Tell the broker of this process about a consumer that was in `group` before."""
+        if self._roster is None:
+            return
+        if group and group != session.group:
+            self._roster.leave(session, group)
+        if session.group:
+            self._roster.join(session)
 
     def lost(self, stream: TelemetryStream) -> None:
         """Note that a Telemetry stream has ended. The client may open another one."""
@@ -148,6 +172,8 @@ class Clients:
     def _forget(self, session: Session) -> None:
         """Forget a client, and give back what it has, as its user."""
         self._sessions.drop(session)
+        if self._roster is not None and session.group:
+            self._roster.leave(session, session.group)
         if session.stream is not None:
             self._by_stream.pop(session.stream, None)
         before = ACTING.set(session.acting)

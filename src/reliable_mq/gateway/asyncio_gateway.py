@@ -18,6 +18,7 @@ from reliable_mq.gateway.asyncio_clients import Clients
 from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
 from reliable_mq.gateway.asyncio_pulling import Pulling
+from reliable_mq.gateway.asyncio_questions import Answer, Questions, Roster
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Ask, Upstream, unless_refused
@@ -43,9 +44,16 @@ class Gateway:
         ask: asks a server.
         name_servers: the addresses of the name servers, "host:port".
         client_id: names this process to brokers.
+        roster: is told which consumers there are; None: no broker in this process.
     """
 
-    def __init__(self, ask: Ask, name_servers: Sequence[str], client_id: str) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        name_servers: Sequence[str],
+        client_id: str,
+        roster: Roster | None = None,
+    ) -> None:
         self._client_id = client_id
         self.upstream = Upstream(ask, name_servers)
         self.sessions = Sessions()
@@ -54,8 +62,10 @@ class Gateway:
         self._receipts = receipts = Receipts(self.upstream, self.sessions)
         self._consuming = Consuming(self.upstream, self.sessions, receipts, rights)
         self._pulling = Pulling(self.upstream)
+        self._questions = Questions(self.sessions)
         self._clients = Clients(
-            self.upstream, self.sessions, rights, receipts.release, self._producer_came
+            *(self.upstream, self.sessions, rights, receipts.release, self._producer_came),
+            *(self._questions, roster),
         )
         self._asked_about: set[str] = set()  # topics that brokers know of
         self._works: list[asyncio.Task[None]] = []
@@ -100,7 +110,8 @@ class Gateway:
         ]
 
     async def close(self) -> None:
-        """Give back what push consumers hold, and stop."""
+        """Tell clients to connect again, give back what push consumers hold, and stop."""
+        self._questions.reconnect()
         for task in self._works:
             task.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
@@ -115,12 +126,23 @@ class Gateway:
                 self._receipts.renew_once()
             self._clients.forget_silent()
 
-    # Check-backs.
+    # Requests of brokers.
 
-    def asked(self, address: str, command: Command) -> Command | None:
-        """Take a request of a broker: it asks how a transaction has ended."""
+    def asked(self, address: str, command: Command, answer: Answer | None = None) -> Command | None:
+        """Take a request of a broker: how has a transaction ended, or a question of a tool.
+
+        Args:
+            address: of the broker.
+            command: the request.
+            answer: takes an answer that comes later; None: this broker knows no client.
+
+        Returns:
+            The answer if there is one already.
+        """
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self._soon(self._check_back(address, command))
+        elif answer is not None and not command.is_oneway:
+            return self._questions.ask(command, answer)
         return None
 
     async def _check_back(self, address: str, command: Command) -> None:

@@ -12,7 +12,7 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
-_KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version")
+_KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
 _SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _DIGITS_MAX = 8
 
@@ -37,6 +37,11 @@ class Caller(NamedTuple):
     def client_version(self) -> str:
         """The version of its library."""
         return self.text(b"x-mq-client-version")
+
+    @property
+    def language(self) -> str:
+        """The language of its library."""
+        return self.text(b"x-mq-language")
 
 
 def client_id_of(headers: Mapping[bytes, bytes]) -> str:

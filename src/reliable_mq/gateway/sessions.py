@@ -57,7 +57,7 @@ class Session:
 
     __slots__ = (
         *("client_id", "group", "held", "kind", "policy", "seen_at", "settings", "stream"),
-        *("acting", "payer", "topics", "user"),
+        *("acting", "began_ms", "language", "payer", "topics", "user", "version"),
     )
 
     def __init__(self, client_id: str, settings: Any) -> None:
@@ -70,6 +70,8 @@ class Session:
         self.policy = GroupPolicy()
         self.stream: TelemetryStream | None = None
         self.seen_at = 0.0
+        self.began_ms = 0
+        self.language = self.version = ""
         self.acting: Acting | None = None
         """As whom its messages are renewed."""
         self.held: dict[tuple[str, str, str], Held] = {}

@@ -12,6 +12,7 @@ from reliable_mq.gateway.asyncio_gateway import Gateway
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.grpc_direct import DirectBroker
+from reliable_mq.runtime.grpc_roster import BrokerRoster
 from reliable_mq.runtime.grpc_server import GrpcServer
 from reliable_mq.runtime.grpc_upstream import GrpcUpstream
 from reliable_mq.runtime.grpc_users import signer_of, users_of_guard
@@ -34,14 +35,15 @@ class BrokerEndpoint:
         ip = options.properties.get("brokerIP1", options.host)
         self._own = address_of(ip, server.listener.port)
         self._guard = guard = server.guard
-        self._direct = DirectBroker(server, self._requested, self._own_user)
+        self._direct = DirectBroker(server, self._requested_here, self._own_user)
         own = server.name_server
         self._names = GrpcUpstream(dial=own.private_socket) if own is not None else None
         inner = guard.own_user() if guard is not None else None
         self._others = GrpcUpstream(inner, context_of_client(tls))
         self._others.on_request = self._requested
         self._name_servers = server.name_server_address.split(";")
-        self._gateway = Gateway(self._ask, self._name_servers, f"{self._own}@grpc")
+        roster = BrokerRoster(server.guests, self._direct.number)
+        self._gateway = Gateway(self._ask, self._name_servers, f"{self._own}@grpc", roster)
         self._tls, self._has_certificate = endpoint_tls(tls), tls.is_serving
         find = users_of_guard(guard) if guard is not None else None
         self._grpc = GrpcServer(
@@ -67,7 +69,10 @@ class BrokerEndpoint:
         return self._guard.own_user() if self._guard is not None else None
 
     def _requested(self, address: str, command: Command) -> Command | None:
-        return self._gateway.asked(address or self._own, command)
+        return self._gateway.asked(address, command)
+
+    def _requested_here(self, _address: str, command: Command) -> Command | None:
+        return self._gateway.asked(self._own, command, self._direct.answer)
 
     async def start(self) -> None:
         """Listen, and answer calls.

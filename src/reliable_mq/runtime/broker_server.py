@@ -93,9 +93,8 @@ class BrokerServer:
         self._tls = ServerTls(options.tls)
         self._listener = self.listener = Listener(self, tls=self._tls)
         self.name_server: NameServer | None = None
-        self._turn_is_due, self._turn_began_ms = False, 0
+        self._turn_is_due, self._turn_began_ms, self._is_idle = False, 0, True
         self._speakers: set[int] = set()  # connections that sent since the last tick
-        self._is_idle = True  # whether no command has arrived for a moment
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
         self._send = partial(send_all, self._listener.connections)
@@ -168,6 +167,7 @@ class BrokerServer:
         self._core = BrokerCore(config, disk, process_id=os.getpid())
         self._core.open(now_ms())
         state = self._core.state
+        self.guests = state.guests
         state.processors, state.works.on_idle = os.cpu_count() or 1, self._listener.wake
         if (own := self.name_server) is not None:
             own.guard = state.guard

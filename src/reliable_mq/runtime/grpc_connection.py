@@ -42,6 +42,7 @@ log = limited_log(__name__)
 _UNSENT_PAUSE = 1024 * 1024
 _PREFIX_SIZE = 5  # whether a message is compressed, and its length
 _TELEMETRY_SIZE_MAX = 128 * 1024
+_STACKS_SIZE_MAX = 2 * 1024 * 1024  # of a client that was asked for its stacks
 _COMMANDS_MAX = 16
 _PATH = f"/{SERVICE}/".encode()
 _COMMAND = TYPES["TelemetryCommand"]
@@ -59,6 +60,7 @@ class Telemetry:
         self.caller = caller
         self.waiting = 0
         """Commands that are not done."""
+        self.size_max = _TELEMETRY_SIZE_MAX
         self.turn = asyncio.Lock()
 
     @property
@@ -70,6 +72,8 @@ class Telemetry:
         """Send a command. A client that reads nothing loses its stream."""
         if not self.is_open:
             return
+        if message.HasField("print_thread_stack_trace_command"):
+            self.size_max = _STACKS_SIZE_MAX
         if len(self._stream.pending or ()) > 100:
             self._connection.end(self._stream, RESOURCE_EXHAUSTED, "it reads no commands")
             return
@@ -208,7 +212,7 @@ class GrpcConnection(asyncio.Protocol):
                 self.end(stream, RESOURCE_EXHAUSTED, f"{_COMMANDS_MAX} commands wait already")
                 return
             size = int.from_bytes(body[1:_PREFIX_SIZE])
-            if body[0] or size > _TELEMETRY_SIZE_MAX:
+            if body[0] or size > telemetry.size_max:
                 self.end(stream, INVALID_ARGUMENT, "a command is compressed or too long")
                 return
             end = _PREFIX_SIZE + size

@@ -96,6 +96,11 @@ class DirectBroker(asyncio.Protocol):
     # What the listener of the broker needs.
 
     @property
+    def number(self) -> int:
+        """The number of this connection at the broker."""
+        return self._number
+
+    @property
     def received_size(self) -> int:
         """Nothing that has not come in whole."""
         return 0
@@ -123,6 +128,11 @@ class DirectBroker(asyncio.Protocol):
             return
         answer = self._on_request("", command)
         if answer is not None and not command.is_oneway:
+            self.answer(answer)
+
+    def answer(self, answer: Command) -> None:
+        """Answer a request of the broker."""
+        if not self._is_closed:
             for each in FrameReader().feed(bytes(encode_answer(answer))):
                 self._later.append((_HERE, decode_reply(each)))
             self._schedule()

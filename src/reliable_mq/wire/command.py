@@ -37,11 +37,12 @@ LANGUAGE = "PYTHON"
 REPLY_FLAG = 0b01
 ONE_WAY_FLAG = 0b10
 
-_LANGUAGES = (
+LANGUAGES = (
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
     *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
 )
-_LANGUAGE_BYTES = {name: code for code, name in enumerate(_LANGUAGES)}
+"""The names of clients' languages, by their numbers."""
+_LANGUAGE_BYTES = {name: code for code, name in enumerate(LANGUAGES)}
 _OTHER = _LANGUAGE_BYTES["OTHER"]
 
 
@@ -400,7 +401,7 @@ def _decode_compact(header: bytes) -> Command:
         code=code,
         opaque=opaque,
         flag=flag,
-        language=_LANGUAGES[language] if language < len(_LANGUAGES) else "OTHER",
+        language=LANGUAGES[language] if language < len(LANGUAGES) else "OTHER",
         version=version,
         remark=remark or None,
         ext_fields=ext,

@@ -239,7 +239,7 @@ public final class Stories {
                 throw new IllegalStateException(error);
             }
         });
-        Thread.sleep(8000);
+        System.in.readAllBytes(); // until the test has seen the dead letter
         return "{\"attempts\":[" + seen.stream().map(each -> each[1].toString())
             .collect(Collectors.joining(",")) + "]}";
     }

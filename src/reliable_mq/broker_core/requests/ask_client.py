@@ -76,7 +76,7 @@ def _forward(
 
 def _member(state: BrokerState, group: str, client_id: str) -> RegisteredMember | None:
     members = state.clients.consumer_group(group)
-    known = members.members.values() if members else ()
+    known = (*(members.members.values() if members else ()), *state.guests.members_of(group))
     return next((member for member in known if member.client_id == client_id), None)
 
 

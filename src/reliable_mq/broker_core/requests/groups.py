@@ -181,13 +181,16 @@ def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
 def get_consumer_connection_list(state: BrokerState, request: Request) -> Command:
     """GET_CONSUMER_CONNECTION_LIST."""
     name = request.command.ext_fields.get("consumerGroup", "")
-    group = state.clients.consumer_group(name)
+    group = state.clients.consumer_group(name) or state.guests.group(name)
     if group is None:
         raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
     body = {
-        "connectionSet": [connection_of(member) for member in group.members.values()],
+        "connectionSet": [
+            connection_of(member)
+            for member in (*group.members.values(), *state.guests.members_of(name))
+        ],
         "consumeFromWhere": group.consume_from_where,
         "consumeType": group.consume_type,
         "messageModel": group.message_model,

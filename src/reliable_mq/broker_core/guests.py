@@ -1,0 +1,71 @@
+"""Consumers behind an endpoint of this process: tools see them, and may ask them something.
+
+They share no queues: they get messages one by one. So they are in no list by which members of a
+group share queues, and a reset of offsets needs nobody's help.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from reliable_mq.broker_core.clients import ConsumerData, RegisteredGroup, RegisteredMember
+from reliable_mq.errors import InvariantBroken
+
+
+class _Guest(msgspec.Struct, frozen=True):
+    member: RegisteredMember
+    beat: ConsumerData
+
+
+class Guests:
+    """All of them, by group, and by client id and user.
+
+    Invariant: no group is empty. What they may take is limited where they are admitted.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[tuple[str, str], _Guest]] = {}
+
+    def join(self, beat: ConsumerData, member: RegisteredMember) -> None:
+        """Note a consumer; `member.connection` is that of its endpoint."""
+        guests = self._groups.setdefault(beat.group_name, {})
+        guests[member.client_id, member.user] = _Guest(member, beat)
+
+    def leave(self, group: str, client_id: str, user: str) -> None:
+        """Forget a consumer."""
+        guests = self._groups.get(group, {})
+        guests.pop((client_id, user), None)
+        if not guests:
+            self._groups.pop(group, None)
+
+    def forget(self, connection: int) -> None:
+        """Forget all consumers of an endpoint."""
+        for name, guests in list(self._groups.items()):
+            for key in [
+                key for key, each in guests.items() if each.member.connection == connection
+            ]:
+                self.leave(name, *key)
+
+    def members_of(self, group: str) -> Iterator[RegisteredMember]:
+        """Yield the consumers of a group."""
+        for each in self._groups.get(group, {}).values():
+            yield each.member
+
+    def group(self, name: str) -> RegisteredGroup | None:
+        """Return what consumers of a group say of it, without its members; None: it has none."""
+        guests = self._groups.get(name)
+        if not guests:
+            return None
+        made = RegisteredGroup(name=name)
+        for each in guests.values():
+            made.update(each.beat, keeps_subscriptions=False)
+        return made
+
+    def invariants(self) -> None:
+        """Check that no group is empty.
+
+        Raises:
+            InvariantBroken: when one is.
+        """
+        if not all(self._groups.values()):
+            raise InvariantBroken("a group without guests is kept")
