@@ -72,6 +72,36 @@ def consume_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def sdk_table(results: dict[str, Any]) -> str:
+    """One line per SDK and turn: medians, the median of the ratios; then memory and start."""
+    columns = ("msg/s", "its us", "SDK's us")
+    heads = (f"{who} {each}" for who in ("Apache", "ours") for each in columns)
+    rows: list[tuple[str, ...]] = [("SDK, what it does", *heads, "ratio", "bar")]
+    rounds = [each for each in results["rounds"] if "sdk" in each]
+    for sdk, what, bar in dict.fromkeys((e["sdk"], e["what"], e["bar"]) for e in rounds):
+        of_turn = [each for each in rounds if (each["sdk"], each["what"]) == (sdk, what)]
+        theirs = [each for each in of_turn if each["broker"] != OURS]
+        ours = [each for each in of_turn if each["broker"] == OURS]
+        pairs = zip(ours, theirs, strict=True)
+        ratio = median(mine["per_second"] / its["per_second"] for mine, its in pairs)
+        figures = [
+            _figure(_median(these, name), ",.0f")
+            for these in (theirs, ours)
+            for name in ("per_second", "server_us", "client_us")
+        ]
+        rows.append((f"{sdk}: {what}", *figures, f"{ratio:.2f}", f">= {bar:g}"))
+    wholes: list[tuple[str, ...]] = [("all server processes", "Apache", "ours", "ratio", "bar")]
+    figures_of = [each for each in results["rounds"] if "value" in each]
+    for what, bar in dict.fromkeys((each["what"], each["bar"]) for each in figures_of):
+        values = {
+            each["broker"] == OURS: each["value"] for each in figures_of if each["what"] == what
+        }
+        ratio = values[True] / values[False]
+        row = (_figure(values[False], ",.1f"), _figure(values[True], ",.1f"))
+        wholes.append((what, *row, f"{ratio:.2f}", f"<= {bar:g}"))
+    return f"{_markdown(rows)}\n{_markdown(wholes)}{_origin(results)}"
+
+
 def kill_table(results: dict[str, Any]) -> str:
     """One line per run of `kill_broker`."""
     rows = [
@@ -310,6 +340,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "pair-lag": figures_table,
     "pair-copy": figures_table,
     "consume": consume_table,
+    "consume-pop": consume_table,
+    "sdk": sdk_table,
     "attacks": attacks_table,
     "kills": kill_table,
     "kills-pair": kill_pair_table,
