@@ -7,6 +7,7 @@ start until they are ready.
 
     python -m bench.sdk_throughput                     # Java and Python
     python -m bench.sdk_throughput --sdks java --small # does it run?
+    python -m bench.sdk_throughput --proxy local       # Apache's broker and proxy in one process
 """
 
 import argparse
@@ -26,7 +27,7 @@ from bench.java_programs import JAVA_DIRECTORY, SDK_JARS, build_sdk, java_comman
 from bench.quiet import resident_mib, used_seconds, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import OURS, sdk_table
-from bench.rival_servers import RIVALS, ApacheProxy, rival_python
+from bench.rival_servers import RIVALS, ApacheInOne, ApacheProxy, rival_python
 from bench.send_throughput import pin_to_two_cores
 
 SDKS = ("java", "python")
@@ -67,18 +68,28 @@ def turns(sdk: str, seconds: float, backlog: int) -> list[Turn]:
     ]
 
 
+def start_apache(directory: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> Side:
+    """Start Apache's servers, one after the other, as each needs the one before."""
+    begun = time.monotonic()
+    if options.proxy == "local":
+        both = stack.enter_context(ApacheInOne(made(directory / "apache"), options.flush))
+        took = time.monotonic() - begun
+        return Side(both.label, both.endpoint, both.name_server_address, both.pids, took)
+    apache = stack.enter_context(ApacheRocketMQ(made(directory / "apache"), options.flush))
+    proxy = ApacheProxy(made(directory / "proxy"), apache.name_server_address)
+    stack.enter_context(proxy)
+    took = time.monotonic() - begun
+    pids = [*proxy.pids, *apache.pids]
+    return Side(apache.label, proxy.address, apache.name_server_address, pids, took)
+
+
 @contextlib.contextmanager
-def running(directory: Path, flush: str) -> Iterator[list[Side]]:
+def running(directory: Path, options: argparse.Namespace) -> Iterator[list[Side]]:
     """Run the servers of both sides."""
     with contextlib.ExitStack() as stack:
+        theirs = start_apache(directory, options, stack)
         begun = time.monotonic()
-        apache = stack.enter_context(ApacheRocketMQ(made(directory / "apache"), flush))
-        proxy = ApacheProxy(made(directory / "proxy"), apache.name_server_address)
-        stack.enter_context(proxy)
-        took, begun = time.monotonic() - begun, time.monotonic()
-        pids, names = [*proxy.pids, *apache.pids], apache.name_server_address
-        theirs = Side(apache.label, proxy.address, names, pids, took)
-        ours = ReliableMQBroker(made(directory / "ours"), flush, has_grpc=True)
+        ours = ReliableMQBroker(made(directory / "ours"), options.flush, has_grpc=True)
         stack.enter_context(ours)
         took, names = time.monotonic() - begun, ours.name_server_address
         yield [theirs, Side(OURS, ours.grpc_address, names, ours.pids, took)]
@@ -173,6 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Apache's official SDKs at both sides.")
     parser.add_argument("--sdks", nargs="+", choices=SDKS, default=list(SDKS))
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument("--proxy", default="cluster", choices=["cluster", "local"], help="Apache's")
     parser.add_argument("--runs", type=int, default=3, help="turns of each side that count")
     parser.add_argument("--warmup", type=float, default=12.0, help="seconds of each kind of send")
     parser.add_argument("--seconds", type=float, default=4.0, help="of sending in a turn")
@@ -189,15 +201,17 @@ def main() -> int:
     build_sdk()
     pin_to_two_cores()
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-sdk-"))
-    print(f"logs are in {directory} until it has gone well")
-    with running(directory, options.flush) as sides:
+    print(f"logs are in {directory} until it has gone well", flush=True)
+    with running(directory, options) as sides:
         rounds = [
             line for sdk in options.sdks for line in measure_sdk(sdk, sides, directory, options)
         ]
         rounds += whole_figures(sides)
     settings = {k: v for k, v in vars(options).items() if k not in ("small", "sdks")}
     settings |= {"sdks": " ".join(options.sdks), "versions": RIVALS[0]}
-    results = raw_results.of_now("sdk", settings, rounds)
+    results = raw_results.of_now(
+        "sdk" if options.proxy == "cluster" else "sdk-local", settings, rounds
+    )
     if not options.small:
         print(f"raw results: {raw_results.write(results)}")
     print(sdk_table(results))
