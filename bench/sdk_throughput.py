@@ -26,9 +26,10 @@ from bench.client_rivals import Client, made
 from bench.java_programs import JAVA_DIRECTORY, SDK_JARS, build_sdk, java_command, missing_tools
 from bench.quiet import resident_mib, used_seconds, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
-from bench.render import OURS, sdk_table
 from bench.rival_servers import RIVALS, ApacheInOne, ApacheProxy, rival_python
+from bench.sdk_tables import sdk_table
 from bench.send_throughput import pin_to_two_cores
+from bench.table_text import OURS
 
 SDKS = ("java", "python")
 SETTLE_SECONDS_MAX = 10.0
