@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import raw_results
 from bench.child_process import ChildError
-from bench.quiet import resident_mib
+from bench.quiet import own_mib
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import AsyncClient, Message
@@ -138,11 +138,11 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
     try:
         asyncio.run(fill(broker.name_server_address, options.count, options.size))
         flight = Flight(broker.address, options.count, options.first * 1000, options.over * 1000)
-        before, begun = resident_mib(broker.pids[0]), time.monotonic()
+        before, begun = own_mib(broker.pids[0]), time.monotonic()
         flight.pop_all()
         took = time.monotonic() - begun
         note("popped", round(options.count / took), "messages/s")
-        held = (resident_mib(broker.pids[0]) - before) * 1024**2 / options.count
+        held = (own_mib(broker.pids[0]) - before) * 1024**2 / options.count
         note("memory for each message in flight", round(held, 1), "bytes", "< 200")
         time.sleep(SETTLE_SECONDS)
         if time.time() * 1000 > min(flight.due_ms):
