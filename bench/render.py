@@ -320,7 +320,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "sdk-local": sdk_table,
     "popped-kill": figures_table,
     "http2": figures_table,
-    "by-message": figures_table,
+    "by-message": scale_table,
     "attacks": attacks_table,
     "kills": kill_table,
     "kills-pair": kill_pair_table,
@@ -349,7 +349,11 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = raw_results.newest_figures if name in ("attacks", "scale") else raw_results.newest
+        read = (
+            raw_results.newest_figures
+            if name in ("attacks", "scale", "by-message")
+            else raw_results.newest
+        )
         results = read(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"
