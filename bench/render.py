@@ -344,6 +344,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read-log": figures_table,
     "read-tables": figures_table,
 }
+IN_PARTS = ("attacks", "scale", "by-message")
+"""Tables whose figures come from several measurements."""
 
 
 def render(page: str) -> str:
