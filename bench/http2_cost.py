@@ -112,7 +112,7 @@ async def serve_grpclib() -> int:
     from grpclib.const import Cardinality, Handler  # noqa: PLC0415 - see above
     from grpclib.server import Server  # noqa: PLC0415 - see above
 
-    class Service:
+    class Answers:
         async def send(self, stream: Any) -> None:
             await stream.recv_message()
             await stream.send_message(answer())
@@ -121,7 +121,7 @@ async def serve_grpclib() -> int:
             types = TYPES["SendMessageRequest"], TYPES["SendMessageResponse"]
             return {PATH: Handler(self.send, Cardinality.UNARY_UNARY, *types)}
 
-    server = Server([Service()])
+    server = Server([Answers()])
     await server.start("127.0.0.1", 0)
     KEPT.append(server)
     return int(server._server.sockets[0].getsockname()[1])
