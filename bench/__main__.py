@@ -25,12 +25,16 @@ MEASUREMENTS = (
     "reconcile_increment",
     "kill_broker",
     "kill_pair",
+    "kill_sdk",
     "send_throughput",
     "pair_throughput",
     "pair_lag",
     "pair_copy",
     "consume_throughput",
+    "sdk_throughput",
     "by_message",
+    "popped_kill",
+    "http2_cost",
     "broker_scale",
     "client_rivals",
     "client_failover",
@@ -38,7 +42,13 @@ MEASUREMENTS = (
     "client_idle",
     "start_cost",
 )
-NEED_JAVA = {"send_throughput", "pair_throughput", "consume_throughput"}
+NEED_JAVA = {
+    "send_throughput",
+    "pair_throughput",
+    "consume_throughput",
+    "sdk_throughput",
+    "kill_sdk",
+}
 NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}
 
 

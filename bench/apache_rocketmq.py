@@ -120,25 +120,28 @@ class ApacheRocketMQ:
 
     def start_broker(self) -> None:
         """Start the broker, the first time or again after its end, on the same port and store."""
-        store = self.directory / "store"
         self.broker = self._start(
             "org.apache.rocketmq.broker.BrokerStartup",
             self._flags,
             "broker",
-            {
-                "listenPort": self.address.rpartition(":")[2],
-                "haListenPort": self._ha_port,
-                "namesrvAddr": self.name_server_address,
-                "brokerIP1": "127.0.0.1",
-                "brokerName": "apache",
-                "storePathRootDir": str(store),
-                "storePathCommitLog": str(store / "commitlog"),
-                "flushDiskType": self.flush_disk_type,
-                **self.settings,
-            },
+            self._broker_settings(),
         )
         self.broker.wait_for(r"boot success", START_SECONDS)
         self._wait_until_registered()
+
+    def _broker_settings(self) -> dict[str, str]:
+        store = self.directory / "store"
+        return {
+            "listenPort": self.address.rpartition(":")[2],
+            "haListenPort": self._ha_port,
+            "namesrvAddr": self.name_server_address,
+            "brokerIP1": "127.0.0.1",
+            "brokerName": "apache",
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            "flushDiskType": self.flush_disk_type,
+            **self.settings,
+        }
 
     def _wait_until_registered(self) -> None:
         """Return when a name server knows the broker: it has booted a moment before."""
@@ -152,21 +155,31 @@ class ApacheRocketMQ:
                 time.sleep(POLL_SECONDS)
 
     def _start(
-        self, main_class: str, flags: tuple[str, ...], name: str, settings: dict[str, str]
+        self,
+        main_class: str,
+        flags: tuple[str, ...],
+        name: str,
+        settings: dict[str, str],
+        jars: Path = SERVER_JARS,
+        words: tuple[str, ...] = ("-c",),
     ) -> LoggedProcess:
+        """Start a server; `words` come before the path of its file of settings."""
         conf = self.directory / "conf" / f"{name}.conf"
         lines = {"bindAddress": "127.0.0.1", **settings}
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         command = java_command(
             main_class,
-            class_path=f"{SERVER_JARS}/*",
+            class_path=f"{jars}/*",
             home=self.directory,
             flags=flags + self._system,
         )
         server = LoggedProcess(
-            [*command, "-c", str(conf)],
+            [*command, *words, str(conf)],
             self.directory / f"{name}.log",
-            environment={"ROCKETMQ_HOME": str(self.directory)},
+            environment={
+                "ROCKETMQ_HOME": str(self.directory),
+                "RMQ_PROXY_HOME": str(self.directory),
+            },
         )
         self._started.append(server)
         return server

@@ -28,7 +28,7 @@ import uvloop
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
-from bench.render import figures_table
+from bench.render import scale_table
 from reliable_mq import (
     AsyncClient,
     ClientSettings,
@@ -241,10 +241,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="reliable-mq-by-message-") as name:
         kind = ReliableMQBroker if options.broker == "ours" else ApacheRocketMQ
         with kind(Path(name), "ASYNC_FLUSH") as broker:
-            scenes = run(broker.name_server_address, options.only, options.seconds, options.broker)
+            scenes = run(broker.name_server_address, options.only, options.seconds, kind.label)
             figures = uvloop.run(scenes)
     results = raw_results.of_now("by-message", {"seconds": options.seconds}, figures)
-    print(figures_table(results))
+    print(scale_table(results))
     if options.keep:
         print(raw_results.write(results))
     return 0

@@ -32,8 +32,17 @@ def used_seconds(pids: Collection[int]) -> float:
 
 def resident_mib(pid: int) -> float:
     """Return the resident memory of a process."""
+    return _mib_of(pid, "VmRSS:")
+
+
+def own_mib(pid: int) -> float:
+    """Return the resident memory of a process without the files that it has mapped."""
+    return _mib_of(pid, "RssAnon:")
+
+
+def _mib_of(pid: int, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
 

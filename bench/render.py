@@ -8,15 +8,16 @@ A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`.
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench import raw_results
+from bench.sdk_tables import kill_sdk_table, sdk_table
+from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "performance.md"
-OURS = "reliable_mq"
 OFFICIAL, AT_APACHES = "rocketmq-python-client", "ours, Apache's broker"
 NATS, SYNCED, UNSYNCED = "nats-py", "ours, fsync", "ours, ASYNC_FLUSH"
 CLIENT_BARS: tuple[tuple[str, str, tuple[str, ...], str, float], ...] = (
@@ -42,19 +43,21 @@ def send_table(results: dict[str, Any]) -> str:
     for mode in dict.fromkeys(each["mode"] for each in rounds):
         ours = [each for each in rounds if each["mode"] == mode and each["broker"] == OURS]
         theirs = [each for each in rounds if each["mode"] == mode and each["broker"] != OURS]
-        speed, their_speed = _median(ours, "per_second"), _median(theirs, "per_second")
+        speed, their_speed = median_of(ours, "per_second"), median_of(theirs, "per_second")
         rows.append(
             (
                 mode,
-                _figure(their_speed, ",.0f"),
-                _figure(speed, ",.0f"),
-                _figure(speed / their_speed if speed and their_speed else None, ".2f"),
-                _figure(_median(theirs, "p99_ms"), ".1f"),
-                _figure(_median(ours, "p99_ms"), ".1f"),
+                figure_text(their_speed, ",.0f"),
+                figure_text(speed, ",.0f"),
+                figure_text(speed / their_speed if speed and their_speed else None, ".2f"),
+                figure_text(median_of(theirs, "p99_ms"), ".1f"),
+                figure_text(median_of(ours, "p99_ms"), ".1f"),
             )
         )
-    others = _median(rounds, "others_processors")
-    return f"{_markdown(rows)}{_origin(results)}Others used {others:.2f} processors meanwhile.\n"
+    others = median_of(rounds, "others_processors")
+    return (
+        f"{table_text(rows)}{origin_text(results)}Others used {others:.2f} processors meanwhile.\n"
+    )
 
 
 def consume_table(results: dict[str, Any]) -> str:
@@ -63,13 +66,13 @@ def consume_table(results: dict[str, Any]) -> str:
     rounds = results["rounds"]
     for broker in dict.fromkeys(each["broker"] for each in rounds):
         of_broker = [each for each in rounds if each["broker"] == broker]
-        speed, used = _median(of_broker, "per_second"), _median(of_broker, "broker_us")
-        rows.append((broker, _figure(speed, ",.0f"), _figure(used, ".1f")))
+        speed, used = median_of(of_broker, "per_second"), median_of(of_broker, "broker_us")
+        rows.append((broker, figure_text(speed, ",.0f"), figure_text(used, ".1f")))
     ours = {each["run"]: each["per_second"] for each in rounds if each["broker"] == OURS}
     theirs = {each["run"]: each["per_second"] for each in rounds if each["broker"] != OURS}
     ratio = median(ours[run] / theirs[run] for run in ours)
-    rows.append(("ratio, median of the turns", _figure(ratio, ".2f"), ""))
-    return _markdown(rows) + _origin(results)
+    rows.append(("ratio, median of the turns", figure_text(ratio, ".2f"), ""))
+    return table_text(rows) + origin_text(results)
 
 
 def kill_table(results: dict[str, Any]) -> str:
@@ -90,7 +93,7 @@ def kill_table(results: dict[str, Any]) -> str:
                 f"{max(restarts):.2f}",
             )
         )
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def kill_pair_table(results: dict[str, Any]) -> str:
@@ -111,11 +114,11 @@ def kill_pair_table(results: dict[str, Any]) -> str:
                 f"{each['acknowledged']:,}",
                 f"{each['stored']:,}",
                 str(len(each["violations"])),
-                _figure(median(served) if served else None, ".2f"),
-                _figure(max(served, default=None), ".2f"),
+                figure_text(median(served) if served else None, ".2f"),
+                figure_text(max(served, default=None), ".2f"),
             )
         )
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def orders_table(results: dict[str, Any]) -> str:
@@ -130,7 +133,7 @@ def orders_table(results: dict[str, Any]) -> str:
     for name, seconds in used.items():
         if seconds / total >= SMALLEST_SHARE:
             shares.append((name, f"{seconds:.2f}", f"{seconds / total:.0%}"))
-    return f"{_markdown(runs)}\n{_markdown(shares)}{_origin(results)}"
+    return f"{table_text(runs)}\n{table_text(shares)}{origin_text(results)}"
 
 
 def flow_table(results: dict[str, Any]) -> str:
@@ -139,7 +142,7 @@ def flow_table(results: dict[str, Any]) -> str:
 
     def speed(flow: str) -> float | None:
         these = [each for each in rounds if each["flow"] == flow and "orders_per_second" in each]
-        return _median(these, "orders_per_second")
+        return median_of(these, "orders_per_second")
 
     plain = speed("plain")
     rows = [("flow", "orders/s, effect committed", "of plain", "idle p50 ms", "idle p99 ms")]
@@ -147,9 +150,9 @@ def flow_table(results: dict[str, Any]) -> str:
         found = speed(flow)
         share = found / plain if found and plain else None
         idle = [each for each in rounds if each["flow"] == flow and "p50_ms" in each]
-        times = (_median(idle, "p50_ms"), _median(idle, "p99_ms"))
-        figures = (_figure(each, ".1f") for each in times)
-        rows.append((flow, _figure(found, ",.0f"), _figure(share, ".2f"), *figures))
+        times = (median_of(idle, "p50_ms"), median_of(idle, "p99_ms"))
+        figures = (figure_text(each, ".1f") for each in times)
+        rows.append((flow, figure_text(found, ",.0f"), figure_text(share, ".2f"), *figures))
     timed = [each for each in rounds if "processor_ms" in each]
     flows = dict.fromkeys(each["flow"] for each in timed)
     used = [("processor ms for each order", *flows)]
@@ -158,7 +161,7 @@ def flow_table(results: dict[str, Any]) -> str:
             [each["processor_ms"][name] for each in timed if each["flow"] == flow] for flow in flows
         ]
         used.append((name, *(format(median(each), ".2f") for each in cells)))
-    return f"{_markdown(rows)}\n{_markdown(used)}{_origin(results)}"
+    return f"{table_text(rows)}\n{table_text(used)}{origin_text(results)}"
 
 
 def rival_table(results: dict[str, Any]) -> str:
@@ -172,11 +175,13 @@ def rival_table(results: dict[str, Any]) -> str:
         # Each turn is compared with its own: the machine has moods.
         ratio = median(ours / rival for ours, rival in zip(worked, theirs, strict=True))
         is_ours = side != "procrastinate"
-        deferred, speed = (_figure(_median(these, of), ",.0f") for of in ("deferred", "worked"))
+        deferred, speed = (
+            figure_text(median_of(these, of), ",.0f") for of in ("deferred", "worked")
+        )
         label = f"reliable_mq, {side}" if is_ours else side
-        ratio_text, bar = (_figure(ratio, ".2f"), ">= 2.5") if is_ours else ("", "")
+        ratio_text, bar = (figure_text(ratio, ".2f"), ">= 2.5") if is_ours else ("", "")
         rows.append((label, deferred, speed, ratio_text, bar))
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def clients_table(results: dict[str, Any]) -> str:
@@ -191,18 +196,18 @@ def clients_table(results: dict[str, Any]) -> str:
         of_ways = [rounds[rival, way] for way in ways if (rival, way) in rounds]
         if not ours or not of_ways:
             continue
-        theirs = max(of_ways, key=lambda these: _median(these, "per_second") or 0.0)
+        theirs = max(of_ways, key=lambda these: median_of(these, "per_second") or 0.0)
         pairs = zip(ours, theirs, strict=True)
         ratio = median(mine["per_second"] / its["per_second"] for mine, its in pairs)
         figures = [
-            _figure(_median(these, name), ",.0f")
+            figure_text(median_of(these, name), ",.0f")
             for these in (theirs, ours)
             for name in ("per_second", "client_us")
         ]
         name = f"{rival}, {theirs[0]['what']}"
         bar_text = f">= {bar:g}" if bar else ""
         rows.append((what, name, *figures[:2], side, *figures[2:], f"{ratio:.2f}", bar_text))
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def scale_table(results: dict[str, Any]) -> str:
@@ -211,22 +216,22 @@ def scale_table(results: dict[str, Any]) -> str:
     figures = results["rounds"]
     for what in dict.fromkeys(each["what"] for each in figures):
         of_both = [each for each in figures if each["what"] == what]
-        ours = _median([each for each in of_both if each["broker"] == OURS], "value")
-        theirs = _median([each for each in of_both if each["broker"] != OURS], "value")
+        ours = median_of([each for each in of_both if each["broker"] == OURS], "value")
+        theirs = median_of([each for each in of_both if each["broker"] != OURS], "value")
         ratio = ours / theirs if ours is not None and theirs else None
-        values = (_figure(theirs, ",.3g"), _figure(ours, ",.3g"), _figure(ratio, ".2f"))
+        values = (figure_text(theirs, ",.3g"), figure_text(ours, ",.3g"), figure_text(ratio, ".2f"))
         rows.append((what, *values, of_both[0]["unit"]))
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def figures_table(results: dict[str, Any]) -> str:
     """One line per figure, with the bar that it is held against."""
     rows = [("what", "figure", "unit", "bar")]
     rows += [
-        (each["what"], _figure(each["value"], ",.4g"), each["unit"], each["bar"])
+        (each["what"], figure_text(each["value"], ",.4g"), each["unit"], each["bar"])
         for each in results["rounds"]
     ]
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def reconcile_table(results: dict[str, Any]) -> str:
@@ -238,12 +243,12 @@ def reconcile_table(results: dict[str, Any]) -> str:
         these = [each for each in rounds if each["messages"] == size]
         seconds = median(each["seconds"] for each in these)
         names = ("cpu_seconds", "server_cpu_seconds", "peak_mib")
-        figures = (_figure(_median(these, name), ",.0f") for name in names)
+        figures = (figure_text(median_of(these, name), ",.0f") for name in names)
         partition = f"{max(each['partition_mib'] for each in these):.0f} MiB"
-        growth = _figure(seconds / before if before else None, ".1f")
+        growth = figure_text(seconds / before if before else None, ".1f")
         rows.append((f"{size:,}", f"{seconds:.1f}", *figures, partition, growth))
         before = seconds
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def idle_table(results: dict[str, Any]) -> str:
@@ -260,7 +265,7 @@ def idle_table(results: dict[str, Any]) -> str:
         )
         for each in results["rounds"]
     ]
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def attacks_table(results: dict[str, Any]) -> str:
@@ -282,7 +287,7 @@ def attacks_table(results: dict[str, Any]) -> str:
                 f"{seen[1]['p99_ms'] / seen[0]['p99_ms']:.1f}",
             )
         )
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 def start_table(results: dict[str, Any]) -> str:
@@ -300,7 +305,7 @@ def start_table(results: dict[str, Any]) -> str:
         ]
         bar = next(iter(of_start.values()))["bar"]
         rows.append((what, *cells, "" if bar is None else f"<= {bar:g}"))
-    return _markdown(rows) + _origin(results)
+    return table_text(rows) + origin_text(results)
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -310,9 +315,16 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "pair-lag": figures_table,
     "pair-copy": figures_table,
     "consume": consume_table,
+    "consume-pop": consume_table,
+    "sdk": sdk_table,
+    "sdk-local": sdk_table,
+    "popped-kill": figures_table,
+    "http2": figures_table,
+    "by-message": scale_table,
     "attacks": attacks_table,
     "kills": kill_table,
     "kills-pair": kill_pair_table,
+    "kills-sdk": kill_sdk_table,
     "idle": idle_table,
     "start": start_table,
     "scale": scale_table,
@@ -332,37 +344,18 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read-log": figures_table,
     "read-tables": figures_table,
 }
-
-
-def _median(rounds: Iterable[dict[str, Any]], name: str) -> float | None:
-    values = [each[name] for each in rounds]
-    return median(values) if values else None
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
-    head, *body = rows
-    ruler = ("---", *("---:" for _ in head[1:]))
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ruler, *body)) + "\n"
-
-
-def _origin(results: dict[str, Any]) -> str:
-    machine = results["machine"]
-    settings = ", ".join(f"{name} {value}" for name, value in results["settings"].items())
-    return (
-        f"\n{results['finished'][:10]}, {machine['cores']} cores, {machine['system']}, "
-        f"Python {machine['python']}, load average {machine['load_average']} at the end; "
-        f"{settings}.\n"
-    )
+IN_PARTS = ("attacks", "scale", "by-message")
+"""Tables whose figures come from several measurements."""
 
 
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = raw_results.newest_figures if name in ("attacks", "scale") else raw_results.newest
+        read = (
+            raw_results.newest_figures
+            if name in ("attacks", "scale", "by-message")
+            else raw_results.newest
+        )
         results = read(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"

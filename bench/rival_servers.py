@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from bench.apache_rocketmq import BROKER_FLAGS, ApacheRocketMQ
 from bench.child_process import ChildError, LoggedProcess
 from bench.java_programs import PROXY_JARS, build_proxy, java_command
 from reliable_mq.testing.local_servers import free_port
@@ -127,3 +128,37 @@ class ApacheProxy:
     @property
     def pids(self) -> list[int]:
         return [self.process.child.pid]
+
+
+class ApacheInOne(ApacheRocketMQ):
+    """Apache's broker and gRPC proxy in one process, its proxy's mode LOCAL. A context manager.
+
+    Its endpoint, `endpoint`, listens on all addresses.
+    """
+
+    label = "Apache RocketMQ 5.4.0, one process"
+
+    def start_broker(self) -> None:
+        """Start both; the proxy says when it is ready."""
+        build_proxy()
+        port = free_port()
+        self.endpoint = f"127.0.0.1:{port}"
+        settings = {
+            "proxyMode": "LOCAL",
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": self.name_server_address,
+            "grpcServerPort": port,
+            "remotingListenPort": free_port(),
+        }
+        proxy = self.directory / "conf" / "rmq-proxy.json"
+        proxy.write_text(json.dumps(settings))
+        self.broker = self._start(
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            (*BROKER_FLAGS, *PROXY_OPENS),
+            "broker",
+            self._broker_settings(),
+            PROXY_JARS,
+            ("-pc", str(proxy), "-bc"),
+        )
+        self.broker.wait_for(r"startup success", START_SECONDS)
+        self._wait_until_registered()

@@ -42,6 +42,8 @@ public final class PushConsumer {
         DEFAULTS.put("idle", "60"); // seconds: twice its heartbeats' interval, see above
         DEFAULTS.put("linger", "0"); // seconds to go on after --count, to see a message that comes twice
         DEFAULTS.put("received", ""); // file of what came
+        DEFAULTS.put("mode", "pull"); // pull | pop: the broker shares messages, its group needs the mode POP
+        DEFAULTS.put("invisible", "60"); // seconds for which a popped message is handed out
         DEFAULTS.put("rounds", "one"); // one | stdin
     }
 
@@ -80,6 +82,8 @@ public final class PushConsumer {
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.setClientRebalance(!options.text("mode").equals("pop"));
+        consumer.setPopInvisibleTime(options.nanoseconds("invisible") / 1_000_000);
         consumer.subscribe(options.text("topic"), options.text("tag"));
         switch (options.text("listener")) {
             case "concurrent" -> consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
