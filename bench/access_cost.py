@@ -64,18 +64,31 @@ def make_user(address: str) -> None:
 
 
 def take_round(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """Send one round; return messages a second, and the microseconds of broker and client."""
+    """Send one round; return messages a second, microseconds of broker and client, and writes.
+
+    A turn of the broker has a write for its messages and one for their answers. So more writes
+    for a message mean that fewer messages share a turn, and a sync.
+    """
     (pid,) = pair.broker.pids
     before, client_before = processor_seconds(pid), processor_seconds(pair.sender.pid)
+    writes_before = _writes(pid)
     seen = pair.sender.round(threads=options.threads, seconds=options.seconds)
     spent = processor_seconds(pid) - before
     assert not seen["errors"], seen
     count = seen["messages"] / 1e6
+    writes = _writes(pid) - writes_before
     return {
         "per_second": seen["per_second"],
         "us": spent / count,
         "client_us": (processor_seconds(pair.sender.pid) - client_before) / count,
+        "writes": writes / seen["messages"],
     }
+
+
+def _writes(pid: int) -> int:
+    """Return how often a process has written so far, to files and to sockets."""
+    text = Path(f"/proc/{pid}/io").read_text()
+    return int(text.split("syscw:")[1].split()[0])
 
 
 def main() -> int:
@@ -127,7 +140,7 @@ def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
     finally:
         for pair in pairs:
             pair.sender.__exit__()
-    for what in ("per_second", "us", "client_us"):
+    for what in ("per_second", "us", "client_us", "writes"):
         off = statistics.median(each[what] for each in seen["off"])
         for name in ("signed", "on"):
             found = statistics.median(each[what] for each in seen[name])
@@ -135,7 +148,7 @@ def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
                 each[what] / beside[what]
                 for each, beside in zip(seen[name], seen["off"], strict=True)
             )
-            print(f"{what}: off {off:,.1f}, {name} {found:,.1f}, median of ratios {ratio:.3f}")
+            print(f"{what}: off {off:,.2f}, {name} {found:,.2f}, median of ratios {ratio:.3f}")
         ratio = statistics.median(
             each[what] / beside[what]
             for each, beside in zip(seen["on"], seen["signed"], strict=True)

@@ -69,8 +69,8 @@ from reliable_mq.wire.command import (
     ONE_WAY_FLAG,
     REPLY_FLAG,
     Command,
-    decode_command,
     decode_request,
+    decode_signed_request,
 )
 from reliable_mq.wire.record import pack_host
 
@@ -109,8 +109,7 @@ class BrokerCore:
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
         self._online = self._isolated = self._handler_of
-        # A signature covers fields that no typed header has.
-        self.decode = decode_request if guard is None else decode_command
+        self.decode = decode_request if guard is None else decode_signed_request
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._pop_wakes = PopWakes(self.state)

@@ -28,6 +28,7 @@ from reliable_mq.wire.headers import (
     PullResultHeader,
     SendMessageHeaderV2,
     SendResultHeader,
+    SignedSendHeader,
 )
 from reliable_mq.wire.java_int import I32
 
@@ -224,6 +225,41 @@ def decode_request(frame: Frame) -> Command:
             return _decode_typed(_decode_json_send, frame)
         if header.startswith(_PULLS):
             return _decode_typed(_decode_json_pull, frame)
+    return decode_command(frame)
+
+
+_NO_FRAME = Frame(JSON, b"", b"")
+
+
+@decodable
+class SignedSend(_Typed, gc=False, kw_only=True):
+    """A send with a signature, its fields as one object. `frame` has the same fields as texts."""
+
+    send_header: SignedSendHeader = msgspec.field(name="extFields")
+    frame: Frame = _hidden("frame", default=_NO_FRAME)
+
+    def in_general(self) -> Command:
+        """Return the same request with its fields as texts."""
+        return decode_command(self.frame)
+
+
+_decode_json_signed_send = msgspec.json.Decoder(SignedSend, strict=False).decode
+
+
+def decode_signed_request(frame: Frame) -> Command:
+    """Return the command in `frame`; a send with the fields of Apache's client is a `SignedSend`.
+
+    Every other request has its fields as texts: a signature covers fields that no header knows.
+
+    Raises:
+        FrameError: when the header is not in the format that the frame names.
+    """
+    header = frame.header
+    if frame.serialize_type == JSON and header.startswith(_SENDS):
+        command = _decode_typed(_decode_json_signed_send, frame)
+        if type(command) is SignedSend:
+            command.frame = frame
+        return command
     return decode_command(frame)
 
 

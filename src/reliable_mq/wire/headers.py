@@ -89,6 +89,14 @@ class SendMessageHeaderV2(SendMessageHeader, frozen=True, kw_only=True):
     batch: bool | None = msgspec.field(name="m", default=None)
 
 
+class SignedSendHeader(SendMessageHeaderV2, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same as Apache's client signs it. With any other field, it does not parse."""
+
+    broker_name: str | None = msgspec.field(name="n", default=None)
+    access_key: str = msgspec.field(name="AccessKey")
+    signature: str = msgspec.field(name="Signature")
+
+
 class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """The reply to a send, for every result code that means "stored"."""
 

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import cast
 
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.headers import SignedSendHeader
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
@@ -73,6 +74,22 @@ class RequestSigner:
         inner.update(content + more)
         outer.update(inner.digest())
         return b2a_base64(outer.digest(), newline=False)
+
+
+_WRITTEN = {None: "", True: "true", False: "false"}
+
+
+def content_of_send(header: SignedSendHeader) -> bytes:
+    """Return what is signed of the fields of a send, if its sender writes numbers as Java does."""
+    retries, retries_max = header.reconsume_times, header.max_reconsume_times
+    return (
+        f"{header.access_key}{header.producer_group}{header.topic}{header.default_topic}"
+        f"{header.default_topic_queue_nums}{header.queue_id}{header.sys_flag}"
+        f"{header.born_timestamp}{header.flag}{header.properties or ''}"
+        f"{'' if retries is None else retries}{_WRITTEN[header.unit_mode]}"
+        f"{'' if retries_max is None else retries_max}{_WRITTEN[header.batch]}"
+        f"{header.broker_name or ''}"
+    ).encode()
 
 
 def _values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:

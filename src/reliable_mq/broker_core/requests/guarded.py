@@ -20,7 +20,7 @@ from reliable_mq.line_limit import refusal_log
 from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, SignedSend
 
 log = refusal_log(__name__)
 
@@ -44,16 +44,22 @@ def _refuse_unknown(_state: BrokerState, request: Request) -> Command:
 
 def _guarded(guard: Guard, handler: Handler) -> Handler:
     def handle(state: BrokerState, request: Request) -> Answered:
-        connection = request.connection
+        connection, command = request.connection, request.command
+        if type(command) is SignedSend:
+            signer = guard.admitted(command, connection.host)
+            if signer is not None:
+                request.user = signer.username
+                return handler(state, request)
+            command = request.command = command.in_general()
         try:
-            user = guard.sender_of(request.command)
+            user = guard.sender_of(command)
             request.user = user.username if user is not None else ""
-            guard.authorize(user, request.command, connection.host, connection.address)
+            guard.authorize(user, command, connection.host, connection.address)
         except AccessRefused as error:
             state.refused_access += 1
             reason = cut(str(error), _REASON_SHOWN_MAX)
             broker_events.ACCESS_REFUSED.log(
-                log, code=request.command.code, client=connection.address, reason=reason
+                log, code=command.code, client=connection.address, reason=reason
             )
             raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
         return handler(state, request)
