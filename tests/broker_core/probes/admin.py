@@ -12,6 +12,8 @@ from tests.broker_core.probes.asking import (
 
 from reliable_mq.wire.codes import RequestCode as Ask
 
+_NOTICE = "a notice only says that the slave shall look: what else it says is not read"
+
 ASKED = [
     Probe(
         "a role without a controller",
@@ -28,6 +30,29 @@ ASKED = [
         "another first broker of this name",
         Ask.NOTIFY_MIN_BROKER_ID_CHANGE,
         {"minBrokerId": 1, "brokerName": "apache", "minBrokerAddr": "127.0.0.1:1"},
+    ),
+    Probe(
+        "a first broker of another name",
+        Ask.NOTIFY_MIN_BROKER_ID_CHANGE,
+        {
+            "minBrokerId": 2,
+            "brokerName": "another",
+            "minBrokerAddr": "127.0.0.1:1",
+            "offlineBrokerAddr": "127.0.0.1:2",
+            "haBrokerAddr": "127.0.0.1:3",
+        },
+        b"no notice has a body",
+    ),
+    Probe(
+        "a notice without an id",
+        Ask.NOTIFY_MIN_BROKER_ID_CHANGE,
+        differs=_NOTICE,
+    ),
+    Probe(
+        "a notice whose id is no number",
+        Ask.NOTIFY_MIN_BROKER_ID_CHANGE,
+        {"minBrokerId": "first", "minBrokerAddr": "nowhere"},
+        differs=_NOTICE,
     ),
     Probe("producers of nobody", Ask.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "nobody"}),
     Probe("a group that nobody made", Ask.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "none"}),
