@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.reliable_mq_broker import ReliableMQBroker, ReliableMQProxy
 
 WITHOUT_EXTRA = (
     "import sys; sys.modules['google'] = sys.modules['google.protobuf'] = None;"
@@ -81,3 +82,38 @@ def test_a_broker_under_a_controller_has_no_endpoint(tmp_path: Path) -> None:
     code, error = said("broker", "--store", str(tmp_path), *names, *settings)
     assert code
     assert "reliable-mq proxy" in error
+
+
+@pytest.mark.processes
+def test_an_endpoint_whose_broker_has_no_timers_is_told(tmp_path: Path) -> None:
+    """Messages that were popped come back by timers: consumers get nothing without."""
+    settings = {"timerWheelEnable": "false"}
+    with ReliableMQBroker(tmp_path, "ASYNC_FLUSH", settings=settings, has_grpc=True) as broker:
+        log = (broker.directory / "broker-1.log").read_text()
+    (line,) = [each for each in log.splitlines() if "timerWheelEnable" in each]
+    assert "5.x clients can send, but receive nothing" in line
+    assert "remove timerWheelEnable=false" in line
+
+
+@pytest.mark.processes
+def test_a_proxy_with_wrong_credentials_says_so_at_its_start(tmp_path: Path) -> None:
+    secret = "root-secret-1"
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": f'{{"username":"root","password":"{secret}"}}',
+        "innerClientAuthenticationCredentials": f'{{"accessKey":"root","secretKey":"{secret}"}}',
+    }
+    wrong = '{"accessKey":"root","secretKey":"another-secret-1"}'
+    with ReliableMQBroker(tmp_path / "broker", "ASYNC_FLUSH", settings=settings) as broker:
+        for given, who in (
+            ({"innerClientAuthenticationCredentials": wrong}, "as user root"),
+            ({}, "as somebody who does not sign"),
+        ):
+            folder = tmp_path / who.split()[-1]
+            folder.mkdir()
+            with ReliableMQProxy(folder, broker.name_server_address, given) as proxy:
+                line = proxy.process.wait_for(r".*refuses this proxy.*", SECONDS)[0]
+            assert who in line
+            assert "innerClientAuthenticationCredentials in the file of --config" in line
+            assert secret not in line

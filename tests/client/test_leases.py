@@ -46,11 +46,35 @@ def test_a_lease_runs_out_once_and_at_its_time() -> None:
 def test_a_lease_that_ended_does_not_run_out_and_ends_only_once() -> None:
     leases, (first, second) = leased(2)
     assert leases.end(first).message is first
-    with pytest.raises(LeaseLost, match=r"the lease of message .* has ended"):
+    with pytest.raises(LeaseLost, match=r"it was settled already \(ack, retry or reject\)"):
         leases.end(first)
     assert [lease.message for lease in leases.expired(NOW + 10)] == [second]
     with pytest.raises(LeaseLost):
         leases.end(second)
+
+
+def test_who_comes_too_late_is_told_what_happened_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    longer = r"receive with a longer handling=, or call extend\(message, seconds\) before"
+    leases, (first, second, third) = leased(3)
+    leases.extend(second, NOW + 99)
+    leases.end(third)
+    leases.expired(NOW + 10)
+    with pytest.raises(LeaseLost, match=r"its handling time is over, .*" + longer):
+        leases.end(first)
+    leases.forget(leases.find(second).assigned)
+    with pytest.raises(LeaseLost, match="its queue has moved to another member"):
+        leases.extend(second, NOW + 100)
+    with pytest.raises(LeaseLost, match="it was settled already"):
+        leases.extend(third, NOW + 100)
+    with pytest.raises(LeaseLost, match="settle each message once, at the consumer that has"):
+        Leases().end(first)
+    monkeypatch.setattr("reliable_mq.client.consuming.leases._KEPT_MAX", 0)
+    leases, (only,) = leased(1)
+    leases.end(only)
+    with pytest.raises(LeaseLost, match="it was settled long ago"):
+        leases.end(only)
 
 
 @pytest.mark.parametrize("until", [NOW + 5, NOW + 30])

@@ -76,11 +76,27 @@ def test_a_broker_that_can_pop_is_accepted(code: int, remark: str) -> None:
         ({"by": "message"}, "keeps no order: add ordered=False"),
         ({"by": "message", "broadcasting": True}, "choose one of them"),
         ({"by": "message", "from_where": "timestamp"}, "reset the offsets of the group"),
-        ({"invisible_seconds": 0}, "invisible_seconds is 0: give 1 to 43200 seconds"),
-        ({"invisible_seconds": -1.0}, "invisible_seconds is -1.0: give 1 to 43200 seconds"),
-        ({"invisible_seconds": 43_201}, "invisible_seconds is 43201: give 1 to 43200 seconds"),
-        ({"invisible_seconds": float("nan")}, "invisible_seconds is nan: give 1 to 43200"),
-        ({"invisible_seconds": "60"}, "invisible_seconds is '60': give 1 to 43200 seconds"),
+        ({"invisible_seconds": 60.0}, 'invisible_seconds=60.0 needs by="message"'),
+        (
+            {"by": "message", "invisible_seconds": 0},
+            "invisible_seconds is 0: give 1 to 43200 seconds",
+        ),
+        (
+            {"by": "message", "invisible_seconds": -1.0},
+            "invisible_seconds is -1.0: give 1 to 43200 seconds",
+        ),
+        (
+            {"by": "message", "invisible_seconds": 43_201},
+            "invisible_seconds is 43201: give 1 to 43200 seconds",
+        ),
+        (
+            {"by": "message", "invisible_seconds": float("nan")},
+            "invisible_seconds is nan: give 1 to 43200",
+        ),
+        (
+            {"by": "message", "invisible_seconds": "60"},
+            "invisible_seconds is '60': give 1 to 43200 seconds",
+        ),
     ],
 )
 def test_wishes_that_do_not_fit_are_refused(wishes: dict[str, Any], text: str) -> None:

@@ -120,7 +120,7 @@ def test_what_nobody_acknowledges_comes_again_as_the_next_attempt(broker: Broker
                 (kept,) = [each for each in first if each.body == b"kept"]
                 (handled,) = [each for each in first if each.body == b"handled"]
                 await receiver.ack(handled)
-                with pytest.raises(LeaseLost, match="was settled already"):
+                with pytest.raises(LeaseLost, match="it was settled already"):
                     await receiver.ack(handled)
                 again = await receiver.receive(16, timeout=15.0, handling=5.0)
                 assert [(each.body, each.reconsume_times) for each in again] == [(b"kept", 1)]

@@ -3,8 +3,17 @@
 from typing import TYPE_CHECKING
 
 from reliable_mq.errors import AddressRefused, ConfigurationError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.controlled_broker import is_controlled
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
+
+_NO_TIMERS = (
+    "--grpc-port with timerWheelEnable=false: 5.x clients can send, but receive nothing, and their "
+    "delayed messages are refused; remove timerWheelEnable=false"
+)
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.broker_endpoint import BrokerEndpoint
@@ -36,6 +45,8 @@ async def started_endpoint(
     """
     from reliable_mq.runtime.broker_endpoint import BrokerEndpoint  # noqa: PLC0415
 
+    if options.properties.get("timerWheelEnable", "").strip().lower() == "false":
+        broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=_NO_TIMERS)
     endpoint = BrokerEndpoint(server, options, port)
     try:
         await endpoint.start()

@@ -1,5 +1,6 @@
 """`reliable-mq proxy`: runs the gRPC endpoint before a cluster, as a process without a state."""
 
+import asyncio
 import os
 import socket
 from functools import partial
@@ -60,6 +61,7 @@ def command(
 async def _serve(names: list[str], host: str, port: int, properties: dict[str, str]) -> None:
     from reliable_mq.gateway.asyncio_gateway import Gateway  # noqa: PLC0415 - it needs an extra
     from reliable_mq.runtime.grpc_server import GrpcServer  # noqa: PLC0415
+    from reliable_mq.runtime.grpc_trust import TrustCheck  # noqa: PLC0415
     from reliable_mq.runtime.grpc_upstream import (  # noqa: PLC0415
         GrpcUpstream,
         take_signed,
@@ -94,7 +96,10 @@ async def _serve(names: list[str], host: str, port: int, properties: dict[str, s
             tls.watch()
         await server.serve()
         print(f"ready namesrv={';'.join(names)} grpc={server.address}", flush=True)
+        checking = asyncio.create_task(TrustCheck(gateway.upstream, user).run())
         await beat_until(stop)
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
         tls.close()
         await server.close()
         await upstream.close()

@@ -158,7 +158,11 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             handling_seconds=math.inf,  # the lease is renewed as long as the handler runs
             by=self.by,
             # After a death the message comes back when its claim has ended, not before.
-            invisible_seconds=min(max(self.lease, INVISIBLE_SECONDS_MIN), INVISIBLE_SECONDS_MAX),
+            invisible_seconds=(
+                min(max(self.lease, INVISIBLE_SECONDS_MIN), INVISIBLE_SECONDS_MAX)
+                if self.by == "message"
+                else None
+            ),
         )
 
 

@@ -1,4 +1,4 @@
-"""The headers of answers: gRPC's, and those to peers that do not speak it. Values only."""
+"""The headers of answers: gRPC's, and those to calls that do not speak it. Values only."""
 
 from urllib.parse import quote
 
@@ -7,11 +7,6 @@ from reliable_mq.gateway.hpack import block_of
 HEAD = b"\x88" + block_of([(b"content-type", b"application/grpc")])
 OK = block_of([(b"grpc-status", b"0")])
 NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])
-HTTP1 = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\n"
-    b"connection: close\r\ncontent-length: 48\r\n\r\n"
-    b"This port speaks gRPC, which needs HTTP/2 only.\n"
-)
 
 
 def trailers_of(status: int, text: str) -> bytes:

@@ -37,6 +37,7 @@ class BrokerEndpoint:
         self._guard = guard = server.guard
         self._direct = DirectBroker(server, self._requested_here, self._own_user)
         own = server.name_server
+        self._listeners = [server.listener] if own is None else [server.listener, own.listener]
         self._names = GrpcUpstream(dial=own.private_socket) if own is not None else None
         inner = guard.own_user() if guard is not None else None
         self._others = GrpcUpstream(inner, context_of_client(tls))
@@ -81,6 +82,8 @@ class BrokerEndpoint:
             AddressRefused: when the port is taken.
         """
         await self._grpc.bind(self._host, self._port)
+        for listener in self._listeners:
+            listener.grpc_port = self._grpc.listener.port
         if self._has_certificate:
             self._tls.watch()
         await self._grpc.serve()

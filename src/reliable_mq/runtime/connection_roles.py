@@ -99,6 +99,8 @@ class ConnectionKeeper(Protocol):
 
     turns: "TurnShares"
     decode: Decode
+    grpc_port: int
+    """The port of this process that speaks gRPC; 0: there is none."""
 
     @property
     def no_tls(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.gateway.answer_heads import HEAD, HTTP1, NOT_GRPC, OK, trailers_of
+from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, BodyRefused, decode_call, size_max_of
 from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
@@ -33,6 +33,7 @@ from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.grpc_calls import Calls
 from reliable_mq.runtime.host_names import plain_ip
+from reliable_mq.runtime.wrong_ports import at_grpc_port, tell
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.record import pack_host
@@ -140,8 +141,11 @@ class GrpcConnection(asyncio.Protocol):
         try:
             happened = http2.feed(data, now)
         except Http2Error as error:
-            if self._is_first:
-                http2.out = [HTTP1] if data[:1].isalpha() else []
+            answer, why = at_grpc_port(data, self._listener.no_tls) if self._is_first else (b"", "")
+            if why:
+                http2.out = [answer]
+                self._is_told = True
+                tell(self._connection.address, why)
             self._flush()
             self._log_end(f"closed, {error}")
             self._transport.close()

@@ -13,6 +13,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.gateway.acting import ACTING
 from reliable_mq.runtime.links import Dial, Links
 from reliable_mq.runtime.registrar import send_nothing
+from reliable_mq.runtime.tls_remedies import SERVER_WORDS
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.request_signature import add_signature
 
@@ -42,6 +43,7 @@ class GrpcUpstream:
             on_lost=lambda _address: None,
             tls=tls,
             dial=dial,
+            tls_words=SERVER_WORDS,
         )
         self._user = user
 

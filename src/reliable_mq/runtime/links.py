@@ -17,7 +17,12 @@ from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
 from reliable_mq.runtime.tls_contexts import reason_of
-from reliable_mq.runtime.tls_remedies import CLOSED_IN_HANDSHAKE, tls_remedy
+from reliable_mq.runtime.tls_remedies import (
+    CLIENT_WORDS,
+    CLOSED_IN_HANDSHAKE,
+    TlsWords,
+    tls_remedy,
+)
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.command import Command
@@ -63,6 +68,7 @@ class Links:
         tells_outages: whether to log when an address cannot be reached, and when it can again.
         dial: returns a connected socket, whatever the address is: for a server in this process,
             which may refuse plain connections of others. None: connect to the address.
+        tls_words: names what the user of this side sets for TLS.
     """
 
     BACKOFF_SECONDS = 0.05
@@ -83,8 +89,10 @@ class Links:
         busy_wait_seconds: float = 0.0,
         tells_outages: bool = True,
         dial: Dial | None = None,
+        tls_words: TlsWords = CLIENT_WORDS,
     ) -> None:
         self._dial = dial
+        self._tls_words = tls_words
         self._sign = sign
         self._tls = tls
         self._tls_hostname = tls_hostname
@@ -282,7 +290,7 @@ class Links:
         text = f"{address} cannot be reached: {why}"
         now = asyncio.get_running_loop().time()
         if self._tells_outages and self._outages.lose(address, now):
-            remedy = tls_remedy(why, has_tls=self._tls is not None)
+            remedy = tls_remedy(why, has_tls=self._tls is not None, words=self._tls_words)
             told = f"{why}; {remedy}" if remedy else why
             if address in self._reached:
                 client_events.PEER_LOST.log(log, peer=address, error=told)

@@ -80,6 +80,7 @@ class Listener:
         self._is_turn_due = False
         self.decode: Decode = decode_request
         self.port = 0
+        self.grpc_port = 0  # of this process, for peers that take this port for it
         self.ips: list[str] = []  # the addresses at which it listens
 
     async def bind(self, host: str, port: int) -> None:

@@ -87,7 +87,7 @@ class NameServer:
         self._acts = NameServerActs(self._core, guard)
         self._audit = audit
         self._tls = tls
-        self._listener = Listener(self, limits=limits, tls=tls, turns=turns)
+        self.listener = Listener(self, limits=limits, tls=tls, turns=turns)
         self._expiry: asyncio.TimerHandle | None = None
         self._registrations = RegistrationQueue(
             lambda connection, command: self._core.begin(connection, command, now_ms())
@@ -102,12 +102,12 @@ class NameServer:
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return self._listener.port
+        return self.listener.port
 
     @property
     def ips(self) -> list[str]:
         """The addresses at which it listens."""
-        return self._listener.ips
+        return self.listener.ips
 
     @property
     def guard(self) -> Guard | None:
@@ -121,15 +121,15 @@ class NameServer:
     @property
     def limits(self) -> ConnectionLimits:
         """The limits of its connections; they may be changed."""
-        return self._listener.limits
+        return self.listener.limits
 
     @limits.setter
     def limits(self, limits: ConnectionLimits) -> None:
-        self._listener.limits = limits
+        self.listener.limits = limits
 
     async def private_socket(self) -> socket.socket:
         """Return a connected socket for a broker in this process; see `Listener`."""
-        return await self._listener.private_socket()
+        return await self.listener.private_socket()
 
     async def start(self, host: str, port: int) -> None:
         """Listen; see `Listener.bind`.
@@ -138,9 +138,9 @@ class NameServer:
             StoreCorrupt: when the file of settings cannot be decoded.
         """
         self._load()
-        await self._listener.bind(host, port)
+        await self.listener.bind(host, port)
         self._core.listen_port = self.port
-        await self._listener.serve()
+        await self.listener.serve()
         self._expire()
 
     def measure(self) -> list[LoopFigures]:
@@ -153,12 +153,12 @@ class NameServer:
         yield Sample(f"{prefix}topics", routes.topic_count)
         yield Sample(f"{prefix}refused_registrations_total", self._refused_registrations)
         yield Sample(f"{prefix}refused_access_total", self._acts.refused)
-        yield from connection_samples(prefix, self._listener, self._tls)
+        yield from connection_samples(prefix, self.listener, self._tls)
 
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)
         for connection_id in self._core.routes.expire(now_ms()):
-            self._listener.close_connection(connection_id)
+            self.listener.close_connection(connection_id)
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
         """Answer the commands of one read. A one-way command gets no answer.
@@ -202,13 +202,13 @@ class NameServer:
     def _work(self) -> None:
         """Work on queued registrations for one time slice, then rest: others come first."""
         began = time.monotonic()
-        end = began + self._listener.turns.now.works
+        end = began + self.listener.turns.now.works
         for answered in self._registrations.work(lambda: time.monotonic() > end):
             act = self._registering.pop(answered[0], None)
             if act is not None:
                 self._acts.done(act)
             self._answer(_Answered(*answered, act))
-            self._listener.wake(answered[0])
+            self.listener.wake(answered[0])
         self._next_slice = None
         if self._registrations:
             rest = _REST * (time.monotonic() - began)
@@ -231,7 +231,7 @@ class NameServer:
         if act is not None and (lines := self._acts.tell(act, answer)) and self._audit is not None:
             self._audit.write(lines, self.audit_sizes, now_ms())
         if not command.is_oneway:
-            self._listener.send(connection, [encode_answer(answer)])
+            self.listener.send(connection, [encode_answer(answer)])
 
     def _load(self) -> None:
         path = self._settings_file
@@ -292,9 +292,9 @@ class NameServer:
         if self._expiry:
             self._expiry.cancel()
         self._is_closing = True  # changes that never stop would otherwise keep it open
-        self._listener.stop_reading()
+        self.listener.stop_reading()
         if self._saving:
             await self._saving
         if self._next_slice:
             self._next_slice.cancel()
-        await self._listener.close()
+        await self.listener.close()

@@ -24,6 +24,7 @@ from reliable_mq.runtime.held_bytes import UnreadAnswers
 from reliable_mq.runtime.host_names import plain_ip
 from reliable_mq.runtime.outbox import Outbox
 from reliable_mq.runtime.tls_connection import is_hello
+from reliable_mq.runtime.wrong_ports import at_remoting_port, refuse, tell
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame, FrameReader
@@ -259,7 +260,7 @@ class ServerConnection(asyncio.Protocol):
             if is_first and self._are_few(frames):
                 commands = list(map(self._decode, frames))
         except FrameError as error:
-            self._refuse(self._listener.no_tls if is_hello(data) else error)
+            self._refuse(self._listener.no_tls if is_hello(data) else error, data)
             return
         begun = self._reader.kept_size
         if frames or not kept:
@@ -302,8 +303,14 @@ class ServerConnection(asyncio.Protocol):
             return False
         return self._turns.has_time()
 
-    def _refuse(self, why: object) -> None:
+    def _refuse(self, why: object, data: bytes = b"") -> None:
         """Close the connection because of bytes that are not a command."""
+        reason = at_remoting_port(data, self._listener.grpc_port)
+        if reason and self._connection is not None:
+            self._is_told = True
+            tell(self._connection.address, reason)
+            refuse(self, self._transport, data, reason)
+            return
         self._log_end(f"closed, {why}")
         self._transport.abort()
 

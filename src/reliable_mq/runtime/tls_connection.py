@@ -241,6 +241,10 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     # What the protocol calls.
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol speak on the connection."""
+        self._inner = cast("SecuredProtocol", protocol)
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt data and send it."""
         self.writelines((data,))

@@ -218,6 +218,13 @@ ANSWER_NOT_ENCODED = warning(
 )
 CALL_BROKEN = error("call_broken", "%(call)s: the call has failed, its client is told")
 CONNECTION_CUT = warning("connection_cut", "%(client)s: %(reason)s")
+WRONG_PORT = warning("wrong_port", "%(client)s: closed, %(reason)s")
+PROXY_REFUSED = error(
+    "proxy_refused",
+    "broker %(broker)s at %(address)s refuses this proxy as %(user)s (%(reason)s), so calls of "
+    "clients fail: write a super user of the brokers into innerClientAuthenticationCredentials in "
+    "the file of --config, and start the proxy again",
+)
 CONNECTION_SILENT = info("connection_silent", "%(client)s: closed, it was silent too long")
 BROKER_EXPOSED = error(
     "broker_exposed",

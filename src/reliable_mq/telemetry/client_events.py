@@ -133,7 +133,8 @@ ACKNOWLEDGEMENT_LOST = warning(
 POP_LEASE_LOST = warning(
     "pop_lease_lost",
     "group %(group)s: message %(message_id)s (key %(key)s) of topic %(topic)s is still being "
-    "handled, but its broker did not extend its lease, so it is delivered again: %(error)s",
+    "handled, but its broker did not extend its lease, so it is delivered again: %(error)s. A "
+    "longer invisible_seconds (@mq.consumer: lease) outlasts such an outage",
 )
 DEAD_LETTER = warning(
     "dead_letter",

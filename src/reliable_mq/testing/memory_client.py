@@ -367,7 +367,7 @@ class MemoryMessageConsumer(MemoryConsumer):
     async def _read(self) -> None:
         await self._introduce()
         await self._extend()
-        seconds = self.group.subscription.invisible_seconds
+        seconds = self.group.subscription.invisible_time
         for share in sorted((await self._client.run(shares_of(self.group))).shares):
             flow = partial(pop, self.group, share, PULL_COUNT_MAX)
             while leases := (
@@ -378,7 +378,7 @@ class MemoryMessageConsumer(MemoryConsumer):
                     queue.add_popped([lease])
 
     async def _extend(self) -> None:
-        now, seconds = self._clock.now(), self.group.subscription.invisible_seconds
+        now, seconds = self._clock.now(), self.group.subscription.invisible_time
         for queue in self.group.popped_queues:
             for offset in queue.expired(now):
                 queue.drop(offset)

@@ -482,6 +482,10 @@ class AsyncHandlerPool:
             if said is not None:
                 return said
             reason = f"{type(error).__name__}: {error}"
+            if self._are_given_up(call.messages):  # the line of the dead letter has the error
+                last = Retry()
+                last.__cause__ = error
+                return [last] * len(call.messages)
             client_events.HANDLER_FAILED.log(
                 log,
                 traceback_of=True,
@@ -493,6 +497,11 @@ class AsyncHandlerPool:
             while worker.cancelling() and not self._closed:
                 worker.uncancel()  # the call was cancelled, not the worker task
         return [Retry(reason=reason)] * len(call.messages)
+
+    def _are_given_up(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Whether a failure of these messages is their last one."""
+        most = self._group.subscription.max_attempts
+        return all(message.reconsume_times + 1 >= most for message in messages)
 
     async def _settle(
         self, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome

@@ -86,7 +86,7 @@ class MessageFetcher:
     @property
     def _tick_seconds(self) -> float:
         """The interval at which leases are looked at: four looks before one ends, at least."""
-        left = self.group.subscription.invisible_seconds * (1 - RENEW_PART)
+        left = self.group.subscription.invisible_time * (1 - RENEW_PART)
         return min(RENEW_TICK_SECONDS, left / 4)
 
     def look_soon(self) -> None:
@@ -211,7 +211,7 @@ class MessageFetcher:
         group, loop = self.group, asyncio.get_running_loop()
         begun = loop.time()
         where = MessageQueue(*share)
-        seconds = group.subscription.invisible_seconds
+        seconds = group.subscription.invisible_time
         poll = group.settings.pull_suspend_seconds
         try:
             popped = await self._client.run(
@@ -289,7 +289,7 @@ class MessageFetcher:
 
     async def _extend(self, used: list[PopLease], unused: list[PopLease]) -> None:
         """Extend leases of one broker, and give back others."""
-        seconds = self.group.subscription.invisible_seconds
+        seconds = self.group.subscription.invisible_time
         for at in range(0, len(used), RENEWED_AT_ONCE):
             some = used[at : at + RENEWED_AT_ONCE]
             flow = change_invisible(self.group, some, seconds, RENEW_PART)

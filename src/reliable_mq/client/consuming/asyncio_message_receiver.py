@@ -17,7 +17,7 @@ from reliable_mq.client.consuming.asyncio_message_fetcher import MessageFetcher
 from reliable_mq.client.consuming.asyncio_queue_reader import introduce
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer, SharingClient
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.leases import Lease
+from reliable_mq.client.consuming.leases import Lease, lease_settled
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.pop_leases import acknowledge, change_invisible
 from reliable_mq.client.consuming.pop_shares import Share, shares_of
@@ -258,7 +258,7 @@ class AsyncMessageReceiver(AsyncSimpleConsumer):
         if isinstance(queue, PoppedQueue):
             found = queue.leases.get(lease.message.queue_offset)
         if found is None:
-            raise LeaseLost(f"message {lease.message.message_id} was settled already")
+            raise lease_settled(lease.message)
         return found
 
     def _forget(self, lease: Lease) -> None:

@@ -14,6 +14,22 @@ from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.errors import InvariantBroken, LeaseLost, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
+_KEPT_MAX = 1000
+_OVER = (
+    "its handling time is over, so it is delivered again: receive with a longer handling=, or call"
+    " extend(message, seconds) before it is over"
+)
+_SETTLED = "it was settled already (ack, retry or reject), so there is nothing left to do"
+_MOVED = (
+    "its queue has moved to another member, which gets it again: what its handling did is done"
+    " twice, unless your handler sees that"
+)
+_UNKNOWN = (
+    "it was settled long ago, its handling time is over, or another consumer has received it:"
+    " settle each message once, at the consumer that has received it, and call"
+    " extend(message, seconds) if it takes longer"
+)
+
 
 class Lease(msgspec.Struct, eq=False):
     """A delivery, its queue, and when the lease expires.
@@ -27,6 +43,11 @@ class Lease(msgspec.Struct, eq=False):
     expires: float
 
 
+def lease_settled(message: ReceivedMessage) -> LeaseLost:
+    """Return the error for a message that was settled already."""
+    return LeaseLost(f"message {message.message_id} is not yours any more: {_SETTLED}")
+
+
 class Leases:
     """The leases of one consumer.
 
@@ -37,6 +58,7 @@ class Leases:
     def __init__(self) -> None:
         self._leases: dict[tuple[MessageQueue, int], Lease] = {}
         self._dues: list[tuple[float, MessageQueue, int]] = []  # some are outdated
+        self._ended: dict[tuple[MessageQueue, int], str] = {}  # why, of the last ones
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -52,6 +74,7 @@ class Leases:
         shown = shown or message
         key = (shown.queue, shown.queue_offset)
         self._leases[key] = Lease(message, shown, assigned, expires)
+        self._ended.pop(key, None)
         heapq.heappush(self._dues, (expires, *key))
 
     def find(self, message: ReceivedMessage) -> Lease:
@@ -78,7 +101,7 @@ class Leases:
             LeaseLost: when it has ended.
         """
         lease = self._find(message)
-        del self._leases[message.queue, message.queue_offset]
+        self._forget((message.queue, message.queue_offset), _SETTLED)
         return lease
 
     def expired(self, now: float) -> list[Lease]:
@@ -88,7 +111,8 @@ class Leases:
             _, queue, offset = heapq.heappop(self._dues)
             lease = self._leases.get((queue, offset))
             if lease is not None and lease.expires <= now:
-                ended.append(self._leases.pop((queue, offset)))
+                ended.append(lease)
+                self._forget((queue, offset), _OVER)
         return ended
 
     def next_due(self) -> float | None:
@@ -105,7 +129,14 @@ class Leases:
         """End the leases on messages of a queue that is given back."""
         for key, lease in list(self._leases.items()):
             if lease.assigned is assigned:
-                del self._leases[key]
+                self._forget(key, _MOVED)
+
+    def _forget(self, key: tuple[MessageQueue, int], why: str) -> None:
+        """End a lease, and keep why: whoever comes too late is told."""
+        del self._leases[key]
+        self._ended[key] = why
+        if len(self._ended) > _KEPT_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def invariants(self) -> None:
         """Check the class's invariant."""
@@ -121,9 +152,7 @@ class Leases:
             )
         lease = self._leases.get((message.queue, message.queue_offset))
         if lease is None or lease.shown is not message:
-            raise LeaseLost(
-                f"the lease of message {message.message_id} has ended: its handling took"
-                " longer than the lease, it was settled already, or its queue moved to another"
-                " member; it may be delivered again"
-            )
+            key = (message.queue, message.queue_offset)
+            why = _OVER if lease is not None else self._ended.get(key, _UNKNOWN)
+            raise LeaseLost(f"message {message.message_id} is not yours any more: {why}")
         return lease

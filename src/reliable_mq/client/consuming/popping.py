@@ -179,7 +179,7 @@ def check_popping(group: ConsumerGroup) -> Flow[None]:
             asked.add(broker.name)
             # No topic has this queue, so a broker that can pop refuses the number of the queue.
             share = Share(topic, broker.name, _NO_QUEUE)
-            command = _pop_command(group, share, 1, group.subscription.invisible_seconds, 0.0)
+            command = _pop_command(group, share, 1, group.subscription.invisible_time, 0.0)
             try:
                 reply = yield from call(
                     broker.master, command, group.settings.request_timeout_seconds

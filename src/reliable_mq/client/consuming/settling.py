@@ -91,7 +91,7 @@ def settle(
         if outcome.counts and attempt >= group.subscription.max_attempts:
             reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
             reason += f": {outcome.grounds}" if outcome.grounds else ""
-            yield from dead_letter(group, message, reason)
+            yield from dead_letter(group, message, reason, outcome.__cause__)
         elif not outcome.counts or _stays_here(group, message):
             yield from _hold(group, assigned, message, outcome)
             return
@@ -154,16 +154,23 @@ def _come_back(
     yield from _hold(group, popped, message, pause)
 
 
-def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> Flow[None]:
+def dead_letter(
+    group: ConsumerGroup,
+    message: ReceivedMessage,
+    reason: str,
+    error: BaseException | None = None,
+) -> Flow[None]:
     """Move a message to the group's dead-letter topic, and retry until it is stored.
 
-    It is sent with the reason. If that fails, the broker is asked to move it without the reason.
+    The line about it has the traceback of the error, if there is one. It is sent with the reason.
+    If that fails, the broker is asked to move it without the reason.
     In a broadcasting group the message is dropped: the other members have it too.
     """
     said = _plain(reason)  # one line in the log, whatever the reason contains
     dropped = group.subscription.broadcasting
     client_events.DEAD_LETTER.log(
         log,
+        traceback_of=error,
         group=group.name,
         **facts_of(message),
         end="dropped" if dropped else "a dead letter",
@@ -175,9 +182,9 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
     while True:
         try:
             yield from group.producer.send(refused, timeout=SEND_BACK_TIMEOUT)
-        except ReliableMQError as error:
+        except ReliableMQError as why:
             client_events.DEAD_LETTER_NOT_STORED.log(
-                log, level=level_of(error), group=group.name, **facts_of(message), error=error
+                log, level=level_of(why), group=group.name, **facts_of(message), error=why
             )
         else:
             return

@@ -23,6 +23,8 @@ from reliable_mq.message import NamedFields, ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, EVERY_TAG, RETRY_PREFIX, check_name
 from reliable_mq.outcomes import OLD_WORDS, Outcome, old_word
 
+INVISIBLE_SECONDS = 60.0
+"""How long a message is hidden from other members if the application says nothing."""
 Answer = Outcome | type[Outcome] | Sequence[Outcome | type[Outcome]]
 """What a handler returns: one outcome for each message, or one for all."""
 Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer]]
@@ -90,8 +92,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
             "message": every member gets messages of all queues, each message for a time. So a slow
             member holds nobody up, and there may be more members than queues. It keeps no order: it
             needs `ordered=False`. All members must use the same.
-        invisible_seconds: by the message: how long no other member gets a message. It is extended
-            while its handler runs. After a kill, messages come back so much later. 1 s to 12 h.
+        invisible_seconds: only with by="message": how long no other member gets a message. It is
+            extended while its handler runs. After a kill, messages come back so much later. 1 s to
+            12 h; None: 60 s.
         has_declared_topics: whether somebody has declared the names of the topics. Then a topic
             that nobody has sent to yet is told at level INFO, not as a name that may be wrong.
 
@@ -115,7 +118,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
     retry_waits: tuple[float, ...] = ()
     handling_seconds: float = 15 * 60.0
     by: Literal["queue", "message"] = "queue"
-    invisible_seconds: float = 60.0
+    invisible_seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
@@ -144,15 +147,15 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
         """Whether the members share messages instead of queues."""
         return self.by == "message"
 
+    @property
+    def invisible_time(self) -> float:
+        """By the message: seconds in which no other member gets a message."""
+        return INVISIBLE_SECONDS if self.invisible_seconds is None else self.invisible_seconds
+
     def _check_by(self) -> None:
         if self.by not in {"queue", "message"}:
             raise ConfigurationError(f"by is {self.by!r:.100}: give queue or message")
-        seconds = self.invisible_seconds
-        if not is_number(seconds) or not INVISIBLE_SECONDS_MIN <= seconds <= INVISIBLE_SECONDS_MAX:
-            raise ConfigurationError(
-                f"invisible_seconds is {seconds!r:.100}: give {INVISIBLE_SECONDS_MIN:g} to"
-                f" {INVISIBLE_SECONDS_MAX:g} seconds"
-            )
+        self._check_invisible()
         if not self.by_message:
             return
         if self.ordered:
@@ -167,6 +170,21 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFie
             raise ConfigurationError(
                 'by="message" begins at first or last: to begin at a time, reset the offsets of'
                 " the group (reliable-mq group reset)"
+            )
+
+    def _check_invisible(self) -> None:
+        seconds = self.invisible_seconds
+        if seconds is None:
+            return
+        if not self.by_message:
+            raise ConfigurationError(
+                f'invisible_seconds={seconds!r:.100} needs by="message": by the queue no message is'
+                " hidden for a time; leave it out (handling_seconds limits a handler call)"
+            )
+        if not is_number(seconds) or not INVISIBLE_SECONDS_MIN <= seconds <= INVISIBLE_SECONDS_MAX:
+            raise ConfigurationError(
+                f"invisible_seconds is {seconds!r:.100}: give {INVISIBLE_SECONDS_MIN:g} to"
+                f" {INVISIBLE_SECONDS_MAX:g} seconds"
             )
 
     def _check_simple(self) -> None:
