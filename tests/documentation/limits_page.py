@@ -7,7 +7,7 @@ from reliable_mq.database.row_values import TEXT_LENGTH_MAX
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.outbox.composing import _ADDED_SIZE_MAX
 
-HEAD = """# Limits
+HEAD = """# Limits: message size, names, times
 
 What is beyond a limit is refused where it is written, with the value and the limit. The transaction
 can go on. Limits of the broker for its peers are in [Budgets](broker.md#budgets).

@@ -34,6 +34,8 @@ ALERTS = """
 
 [A file](deployment/prometheus.md) has these rules for Prometheus. Load it, and name it under
 `rule_files`. There is [a dashboard for Grafana](deployment/grafana.md), too.
+What to do when one fires: for the outbox, the lag or the handlers,
+[the five steps](../how-to/on_call.md), which tell slow handlers from hanging ones.
 
 """
 DAILY = """

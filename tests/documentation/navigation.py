@@ -14,6 +14,7 @@ TUTORIAL: tuple[str, ...] = ("first_order", "web", "workers", "migrations", "tes
 HOW_TO: tuple[str, ...] = (
     *(
         "questions",
+        "questions_production",
         "develop",
         "consumers",
         "own_session",

@@ -171,7 +171,7 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
         ("kubernetes", "how-to/deployment.html", 3),
         ("run messages again for one group", "how-to/handle_again.html", 3),
         ("handler had a bug handle again", "how-to/handle_again.html", 3),
-        ("sqlite production", "how-to/questions.html", 2),
+        ("sqlite production", "how-to/questions_production.html", 2),
         ("move from sqlite to postgresql", "how-to/move_database.html", 3),
         ("pause consumer", "how-to/pause_consumer.html", 1),
         ("queue grows alert", "how-to/on_call.html", 10),
@@ -186,6 +186,12 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
         ("report a vulnerability", "explanation/security.html", 2),
         ("autoscale", "how-to/sizing.html", 5),
         ("sslmode", "reference/databases.html", 3),
+        ("latency after commit", "how-to/questions.html", 3),
+        ("high availability broker", "how-to/replication.html", 3),
+        ("table grows nothing removed", "reference/retention.html", 3),
+        ("account read only", "how-to/access_control.html", 3),
+        ("name server down", "how-to/questions_production.html", 3),
+        ("rewind consumer group", "how-to/questions.html", 3),
     ],
 )
 def test_search_finds_the_page_for_the_words_of_a_user(

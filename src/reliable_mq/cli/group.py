@@ -94,7 +94,7 @@ def group_change(
     ] = None,
     ordered: Annotated[
         bool | None,
-        typer.Option("--ordered/--unordered", help="Ordered or not, for Apache's proxy only."),
+        typer.Option("--ordered/--unordered", help="In order or not, for 5.x clients (gRPC) only."),
     ] = None,
 ) -> GroupChange:
     """Return the settings from the options."""
