@@ -186,7 +186,7 @@ def measure(folder: Path, runs: int, seconds: float) -> list[dict[str, Any]]:
     """Measure all servers in turn."""
     figures: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        running = {}
+        running: dict[str, tuple[LoggedProcess, str]] = {}
         for name in SERVERS:
             if name.startswith("grpclib") and importlib.util.find_spec("grpclib") is None:
                 print("grpclib is left out, not installed: pip install grpclib")

@@ -145,7 +145,7 @@ class ApacheSide:
         self._broker.start_broker()
 
 
-SIDES = {"ours": OurSide, "apache": ApacheSide}
+SIDES: dict[str, type[OurSide] | type[ApacheSide]] = {"ours": OurSide, "apache": ApacheSide}
 
 
 class Clients:
@@ -168,9 +168,13 @@ class Clients:
         self.consumers: list[LoggedProcess] = []
         self.files: list[Path] = []
         self.noted: list[GrowingLines] = []
-        stack.callback(lambda: [each.kill() for each in self.consumers])
+        stack.callback(self._kill_consumers)
         for at in range(CONSUMERS):
             self.start_consumer(at)
+
+    def _kill_consumers(self) -> None:
+        for each in self.consumers:
+            each.kill()
 
     def _compile(self) -> None:
         source = JAVA_DIRECTORY / "sdk" / "SdkKills.java"

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_an_account_that_reads_one_topic_stores_its_dead_letter_with_the_reason(
     def settings(user: str, secret: str) -> ClientSettings:
         return ClientSettings(credentials=Credentials(access_key=user, secret_key=secret))
 
-    def refuse(messages: list[ReceivedMessage]) -> Reject:
+    def refuse(messages: Sequence[ReceivedMessage]) -> Reject:
         return Reject(f"nobody wants {messages[0].body.decode()}")
 
     with ReliableMQBroker(tmp_path / "broker", settings=ON) as broker:
