@@ -59,7 +59,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks
+.PHONY: help interpreter ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks sdks
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,10 @@ test: interpreter check ## all checks and tests but the long ones of interop (ab
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py \
 	tests/reconcile/test_real_store.py
+
+sdks: ready ## the stories of official 5.x clients at three endpoints, and their page in docs/evidence (half an hour)
+	$(BIN)/pytest -n 0 tests/interop/test_official_clients.py --junitxml=build/sdks.xml
+	@$(BIN)/python -m tests.interop.sdk_page build/sdks.xml
 
 frameworks: ready ## the integrations with all servers, and with the two newest minor versions of each framework (half an hour)
 	$(BIN)/pytest -m packaging tests/contrib tests/tutorial tests/cli

@@ -17,7 +17,8 @@ from tests.with_java import started
 
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import request
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.record import iter_records
 
 ENDPOINTS = ("apache", "proxy", "ours")
 BROKER_SETTINGS = {
@@ -82,14 +83,37 @@ class Endpoint(NamedTuple):
 
     def end_of(self, topic: str) -> int:
         """Return how many messages the first queue of a topic got; 0 without the topic."""
-        link = BlockingLink(self.broker, 10)
+        answer = self.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId="0")
+        return 0 if answer.code else int(answer.ext_fields["offset"])
+
+    def ask(self, code: int, **fields: str) -> Command:
+        """Ask the broker something as a tool; the answer may be a refusal."""
+        link = BlockingLink(self.broker, 15)
         try:
-            answer = link.call(
-                request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
-            )
-            return 0 if answer.code else int(answer.ext_fields["offset"])
+            return link.call(request(code, fields))
         finally:
             link.close()
+
+    def first_message(self, topic: str) -> str:
+        """Return the broker's id of the first message in a queue of a topic; "": there is none."""
+        for queue in range(4):
+            answer = self.ask(
+                RequestCode.PULL_MESSAGE,
+                topic=topic,
+                queueId=str(queue),
+                consumerGroup="looks",
+                queueOffset="0",
+                maxMsgNums="1",
+                sysFlag="4",
+                commitOffset="0",
+                suspendTimeoutMillis="0",
+                subVersion="0",
+                subscription="*",
+            )
+            if answer.code == 0:
+                (record,) = iter_records(answer.body)
+                return record.offset_message_id()
+        return ""
 
     def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         link = BlockingLink(self.broker, 10)
