@@ -14,10 +14,8 @@ from tests.interop.sdk_servers import Endpoint
 from tests.waiting import until as eventually
 
 from reliable_mq.gateway.codes import Code
-from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.record import iter_records
+from reliable_mq.wire.command import Command
 
 pytestmark = pytest.mark.processes
 _numbers = count(1)
@@ -36,11 +34,7 @@ class Asked:
     def ask(self, code: int, **fields: str) -> Command:
         """Ask the broker about the consumer."""
         named = {"consumerGroup": self.group, "clientId": "client-1", **fields}
-        link = BlockingLink(self.endpoint.broker, 15)
-        try:
-            return link.call(request(code, named))
-        finally:
-            link.close()
+        return self.endpoint.ask(code, **named)
 
     @contextmanager
     def asking(self, code: int, **fields: str) -> Iterator[list[Command]]:
@@ -65,17 +59,8 @@ def asked(client: GrpcClient, endpoint: Endpoint) -> Asked:
 
 def stored_id(asked: Asked) -> str:
     """Send a message; return the broker's id of it."""
-    sent = asked.client.send(asked.topic, b"look at me", tag="red")
-    link = BlockingLink(asked.endpoint.broker, 10)
-    for queue in range(4):
-        fields = {"topic": asked.topic, "queueId": str(queue), "consumerGroup": "looks"}
-        fields |= {"queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0"}
-        fields |= {"suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*"}
-        answer = link.call(request(RequestCode.PULL_MESSAGE, fields))
-        if answer.code == 0:
-            (record,) = iter_records(answer.body)
-            return record.offset_message_id()
-    raise AssertionError(sent)
+    asked.client.send(asked.topic, b"look at me", tag="red")
+    return asked.endpoint.first_message(asked.topic)
 
 
 def test_tools_see_the_consumers_of_the_endpoint(asked: Asked) -> None:

@@ -32,6 +32,22 @@ def test_a_client_that_tells_again_counts_once() -> None:
     assert found.find("client") is None
 
 
+def test_if_nobody_signs_a_client_belongs_to_its_address() -> None:
+    found = Sessions()
+
+    def come(host: str) -> sessions.Session | None:
+        ACTING.set(Acting(host))
+        before = found.find("client")
+        found.put("client", producing("a"), 0.0)
+        return before
+
+    assert copy_context().run(come, "10.0.0.1") is None
+    assert copy_context().run(come, "10.0.0.2") is None
+    assert copy_context().run(come, "10.0.0.1") is not None
+    assert len(found) == 2
+    found.invariants()
+
+
 def test_clients_together_may_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "SETTINGS_SIZES_MAX", 1_000)
     found = Sessions()

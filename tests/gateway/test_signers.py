@@ -2,14 +2,21 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
+from tests.gateway.fake_cluster import NAMES, FakeCluster
 from tests.gateway.test_endpoint_security import signed
+from tests.waiting import eventually
 
 from reliable_mq.access.users import User
+from reliable_mq.gateway.asyncio_gateway import Gateway
 from reliable_mq.gateway.caller import Caller, kept_headers
 from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.http2_frames import Stream
+from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.runtime import grpc_users
+from reliable_mq.runtime.grpc_calls import Calls
 
 SHOP = User(username="shop", password="shop-secret-1")
 
@@ -52,3 +59,31 @@ def test_only_headers_that_are_needed_are_kept_of_a_call() -> None:
     assert sum(map(len, kept.values())) < 2_000
     with pytest.raises(RpcRefused, match="at most 1024 bytes"):
         asyncio.run(grpc_users.signer_of(Caller("c", "h", kept, 1.0), find))
+
+
+def test_a_refused_signature_is_counted_and_a_right_one_is_not() -> None:
+    """The broker of the process counts it with the requests that its guard refuses."""
+    refused: list[str] = []
+
+    class Taken:
+        def respond(self, _stream: Any, response: Any) -> None:
+            answers.append(response.status.code)
+
+    async def authenticate(caller: Caller) -> User:
+        return await grpc_users.signer_of(caller, find)
+
+    async def run() -> None:
+        gateway = Gateway(FakeCluster().ask, [NAMES], "test")
+        calls = Calls(gateway, authenticate, lambda: refused.append("once"))
+        for secret in ("guessed", SHOP.password):
+            made = {name.encode(): each.encode() for name, each in signed("shop", secret).items()}
+            caller = Caller("client-1", "10.0.0.1", made, float("inf"))
+            call = TYPES["HeartbeatRequest"]()
+            taken: Any = Taken()
+            calls.answer(taken, Stream(1, 0), "Heartbeat", caller, call, None)
+        await eventually(lambda: len(answers) == 2)
+
+    answers: list[int] = []
+    asyncio.run(run())
+    assert sorted(answers) == [Code.UNRECOGNIZED_CLIENT_TYPE, Code.UNAUTHORIZED]
+    assert refused == ["once"]

@@ -49,6 +49,12 @@ class Guard:
         self._settings = settings
         self._authorizes, self._unauthorized = settings.authorizes, settings.unauthorized
         self._table = table
+        self.refused = 0
+        """Requests since the start, and calls of the endpoint, that were refused."""
+
+    def note_refused(self) -> None:
+        """Count a refused request."""
+        self.refused += 1
 
     def admitted(self, command: SignedSend, host: bytes) -> User | None:
         """Return who has signed a send that may be handled; None: `sender_of` must decide.

@@ -31,7 +31,7 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "in_bytes_total", counts.put_size
     yield "out_bytes_total", counts.got_size
     yield "refused_sends_total", state.pressure.refused
-    yield "refused_access_total", state.refused_access
+    yield "refused_access_total", state.guard.refused if state.guard is not None else 0
     yield "refused_pulls_total", state.pulls.refused
     yield "refused_timed_messages_total", state.timers.refused
     yield "waiting_sends", state.answers.waiting

@@ -4,37 +4,44 @@ They share no queues: they get messages one by one. So they are in no list by wh
 group share queues, and a reset of offsets needs nobody's help.
 """
 
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from reliable_mq.broker_core.clients import ConsumerData, RegisteredGroup, RegisteredMember
 from reliable_mq.errors import InvariantBroken
 
 
-class _Guest(msgspec.Struct, frozen=True):
+class _Guest(NamedTuple):
     member: RegisteredMember
-    beat: ConsumerData
+    says: Callable[[], ConsumerData]
 
 
 class Guests:
-    """All of them, by group, and by client id and user.
+    """All of them, by group, and by client id, user and address.
 
     Invariant: no group is empty. What they may take is limited where they are admitted.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[tuple[str, str], _Guest]] = {}
+        self._groups: dict[str, dict[tuple[str, str, str], _Guest]] = {}
 
-    def join(self, beat: ConsumerData, member: RegisteredMember) -> None:
-        """Note a consumer; `member.connection` is that of its endpoint."""
-        guests = self._groups.setdefault(beat.group_name, {})
-        guests[member.client_id, member.user] = _Guest(member, beat)
+    def join(self, group: str, member: RegisteredMember, says: Callable[[], ConsumerData]) -> None:
+        """Note a consumer.
 
-    def leave(self, group: str, client_id: str, user: str) -> None:
+        Args:
+            group: its group.
+            member: with the connection of its endpoint.
+            says: returns what it says of its group. It is kept where the consumer is, and not here.
+        """
+        guests = self._groups.setdefault(group, {})
+        key = (member.client_id, member.user, member.address)
+        guests.pop(key, None)
+        guests[key] = _Guest(member, says)
+
+    def leave(self, group: str, client_id: str, user: str, address: str) -> None:
         """Forget a consumer."""
         guests = self._groups.get(group, {})
-        guests.pop((client_id, user), None)
+        guests.pop((client_id, user, address), None)
         if not guests:
             self._groups.pop(group, None)
 
@@ -52,13 +59,12 @@ class Guests:
             yield each.member
 
     def group(self, name: str) -> RegisteredGroup | None:
-        """Return what consumers of a group say of it, without its members; None: it has none."""
+        """Return what the newest consumer says of a group, without members; None: it has none."""
         guests = self._groups.get(name)
         if not guests:
             return None
         made = RegisteredGroup(name=name)
-        for each in guests.values():
-            made.update(each.beat, keeps_subscriptions=False)
+        made.update(guests[next(reversed(guests))].says(), keeps_subscriptions=False)
         return made
 
     def invariants(self) -> None:

@@ -129,7 +129,6 @@ class BrokerState:
     controlled: Controlled | None = None  # by a controller; None: by an operator
     is_unverified = False  # whether a slave's log may differ from its master's
     is_index_stuck = False  # whether the index cannot be written
-    refused_access = 0  # requests that access control has refused
     started_ms = 0
     _message_count = 0
     wants_unused_dropped = False  # whether to remove the queues of deleted topics

@@ -54,6 +54,7 @@ _IDLE_FRAMES_A_SECOND = 200.0  # and so many more are granted each second
 _SETTINGS_MAX = 32  # in one frame
 _UPDATES_MAX = 10_000
 _SMALL = 1024
+_PRIORITY_SIZE = 5
 
 _PAIRS = struct.Struct(">HI")
 
@@ -76,7 +77,7 @@ class Http2Connection:
         self.is_going = False
         """Whether no more streams may begin."""
         self._kept = b""
-        self._has_begun = False
+        self._has_begun = self._has_settings = False
         self._last = 0
         self._reader = HeaderReader()
         self._block = bytearray()
@@ -139,21 +140,17 @@ class Http2Connection:
         now: float,
         happened: list[Happening],
     ) -> None:
-        if self._block_of is not None and (kind != CONTINUATION or number != self._block_of[0]):
-            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a header block is interrupted")
+        self._check_order(kind, number)
         if kind == DATA:
             self._take_data(flags, number, payload, now, happened)
         elif kind == HEADERS:
-            self._take_headers(flags, number, payload, happened)
+            self._take_headers(flags, number, payload, now, happened)
         elif kind == WINDOW_UPDATE:
             self._count_update(now)
             self._take_window(number, payload)
         elif kind == PING:
             self._count_idle(now)
-            if number or len(payload) != 8:
-                raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a ping has eight bytes")
-            if not flags & ACK:
-                self.out.append(frame_of(PING, ACK, 0, payload))
+            self._take_ping(flags, number, payload)
         elif kind == SETTINGS:
             self._count_idle(now)
             self._take_settings(flags, number, payload)
@@ -161,11 +158,27 @@ class Http2Connection:
             self._count_idle(now)
             self._take_reset(number, payload, happened)
         elif kind == CONTINUATION:
-            self._take_more_headers(flags, number, payload, happened)
+            self._take_more_headers(flags, number, payload, now, happened)
         elif kind == PUSH:
             raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a client pushes")
         else:  # a priority, a farewell, or what RFC 9113 does not know
             self._count_idle(now)
+
+    def _check_order(self, kind: int, number: int) -> None:
+        """Refuse a frame that may not come now."""
+        if not self._has_settings and kind != SETTINGS:
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "settings come first")
+        self._has_settings = True
+        if self._block_of is not None and (kind != CONTINUATION or number != self._block_of[0]):
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a header block is interrupted")
+
+    def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a ping belongs to no stream")
+        if len(payload) != 8:
+            raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a ping has eight bytes")
+        if not flags & ACK:
+            self.out.append(frame_of(PING, ACK, 0, payload))
 
     def _count_idle(self, now: float) -> None:
         """Count a frame that brings nothing. Somebody who sends only such frames is closed."""
@@ -219,33 +232,38 @@ class Http2Connection:
         happened.append((CAME, stream))
 
     def _take_headers(
-        self, flags: int, number: int, payload: bytes, happened: list[Happening]
+        self, flags: int, number: int, payload: bytes, now: float, happened: list[Happening]
     ) -> None:
         if flags & PADDED:
             payload = _unpadded(payload)
         if flags & HAS_PRIORITY:
-            payload = payload[5:]
+            if len(payload) < _PRIORITY_SIZE:
+                raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "a priority has five bytes")
+            payload = payload[_PRIORITY_SIZE:]
         if flags & END_HEADERS:
-            self._begin(flags, number, payload, happened)
+            self._begin(flags, number, payload, now, happened)
             return
         self._block_of = (number, flags)
         self._block += payload
 
     def _take_more_headers(
-        self, flags: int, number: int, payload: bytes, happened: list[Happening]
+        self, flags: int, number: int, payload: bytes, now: float, happened: list[Happening]
     ) -> None:
         if self._block_of is None:
             raise Http2Error(Http2Fault.PROTOCOL_ERROR, "headers go on that have not begun")
         self._block += payload
-        if len(self._block) > BLOCK_SIZE_MAX or not payload:
+        is_empty = not payload and not flags & END_HEADERS
+        if len(self._block) > BLOCK_SIZE_MAX or is_empty:
             raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, "a header block never ends")
         if flags & END_HEADERS:
             (_, first_flags), block = self._block_of, bytes(self._block)
             self._block_of = None
             self._block.clear()
-            self._begin(first_flags, number, block, happened)
+            self._begin(first_flags, number, block, now, happened)
 
-    def _begin(self, flags: int, number: int, block: bytes, happened: list[Happening]) -> None:
+    def _begin(
+        self, flags: int, number: int, block: bytes, now: float, happened: list[Happening]
+    ) -> None:
         try:
             headers = self._reader.read(block)
         except FrameError as error:
@@ -257,10 +275,14 @@ class Http2Connection:
             stream.is_read = True
             happened.append((ENDED, stream))
             return
-        if not number & 1 or number <= self._last:
+        if number & 1 and number <= self._last:  # trailers of a stream that has ended meanwhile
+            self._count_idle(now)
+            return
+        if not number & 1:
             raise Http2Error(Http2Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
         self._last = number
         if self.is_going or len(self.streams) >= STREAMS_MAX:
+            self._count_idle(now)
             self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Http2Fault.REFUSED_STREAM)))
             return
         stream = self.streams[number] = Stream(number, self._peer_stream_window)
@@ -284,6 +306,8 @@ class Http2Connection:
         if number or len(payload) % 6:
             raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "settings have six bytes each")
         if flags & ACK:
+            if payload:
+                raise Http2Error(Http2Fault.FRAME_SIZE_ERROR, "an acknowledgement has no settings")
             return
         if len(payload) > 6 * _SETTINGS_MAX:
             raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, f"more than {_SETTINGS_MAX} settings")

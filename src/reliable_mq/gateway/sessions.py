@@ -1,8 +1,8 @@
 """Clients by their ids: what they are, what they want, and what they are told to do. Pure.
 
 A client tells its settings on a Telemetry stream, and gets them back, completed. From then on it is
-known by the id in the headers of its calls, and by the user who signs them: the same id with
-another user is another client.
+known by the id in the headers of its calls, and by the user who signs them; if nobody does, by its
+address. The same id with another user or address is another client.
 Source: Apache RocketMQ `GrpcClientSettingsManager`, `ClientActivity`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.gateway.acting import Acting, acting_name, payer
+from reliable_mq.gateway.acting import ACTING, Acting, acting_name, payer
 from reliable_mq.gateway.codes import ClientKind, Code, RpcRefused
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
@@ -57,12 +57,15 @@ class Session:
 
     __slots__ = (
         *("client_id", "group", "held", "kind", "policy", "seen_at", "settings", "stream"),
-        *("acting", "began_ms", "language", "payer", "topics", "user", "version"),
+        *("acting", "began_ms", "host", "language", "payer", "topics", "user", "version"),
     )
 
     def __init__(self, client_id: str, settings: Any) -> None:
         self.client_id = client_id
         self.user, self.payer = acting_name(), payer()
+        acting = ACTING.get()
+        self.host = acting.host if acting is not None else ""
+        """Its address when it came."""
         self.settings = settings
         self.kind = ClientKind.UNSPECIFIED
         self.topics: frozenset[str] = frozenset()
@@ -91,7 +94,7 @@ class Sessions:
     """
 
     def __init__(self) -> None:
-        self._by_id: dict[tuple[str, str], Session] = {}  # by user and id
+        self._by_id: dict[tuple[tuple[str, str], str], Session] = {}  # by payer and id
         self._size = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self._sizes: Counter[tuple[str, str]] = Counter()
@@ -103,8 +106,8 @@ class Sessions:
         return iter(list(self._by_id.values()))
 
     def find(self, client_id: str) -> Session | None:
-        """Return a client of the user for whom the running task works."""
-        return self._by_id.get((acting_name(), client_id))
+        """Return a client of the user, or the address, for whom the running task works."""
+        return self._by_id.get((payer(), client_id))
 
     def put(self, client_id: str, settings: Any, now: float) -> Session:
         """Note the settings of a client.
@@ -131,7 +134,7 @@ class Sessions:
         self._check_room(one, is_new=session is None, more=more)
         if session is None:
             session = Session(client_id, settings)
-            self._by_id[session.user, client_id] = session
+            self._by_id[session.payer, client_id] = session
             self._counts[one] += 1
         self._size += more
         self._sizes[one] += more
@@ -160,7 +163,7 @@ class Sessions:
 
     def drop(self, session: Session) -> None:
         """Forget a client."""
-        if self._by_id.pop((session.user, session.client_id), None) is None:
+        if self._by_id.pop((session.payer, session.client_id), None) is None:
             return
         size = session.settings.ByteSize()
         self._size -= size

@@ -52,6 +52,7 @@ class BrokerEndpoint:
             tls=self._tls,
             limits=server.listener.limits,
             authenticate=partial(signer_of, find=find) if find is not None else None,
+            on_refused=guard.note_refused if guard is not None else None,
         )
 
     @property

@@ -20,7 +20,8 @@ from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 
 if TYPE_CHECKING:
-    from reliable_mq.runtime.grpc_connection import GrpcConnection, Telemetry
+    from reliable_mq.runtime.grpc_connection import GrpcConnection
+    from reliable_mq.runtime.grpc_telemetry import Telemetry
 
 log = limited_log(__name__)
 refusals = refusal_log(f"{__name__}.refusals")
@@ -37,11 +38,18 @@ class Calls:
     Args:
         gateway: answers them.
         authenticate: returns the user who has signed a call, or refuses it; None: nobody signs.
+        on_refused: called when a signature is refused.
     """
 
-    def __init__(self, gateway: Gateway, authenticate: Authenticate | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        authenticate: Authenticate | None = None,
+        on_refused: Callable[[], None] | None = None,
+    ) -> None:
         self._gateway = gateway
         self._authenticate = authenticate
+        self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -142,6 +150,8 @@ class Calls:
             user = None if self._authenticate is None else await self._authenticate(caller)
         except RpcRefused as refused:
             if refused.code is Code.UNAUTHORIZED:
+                if self._on_refused is not None:
+                    self._on_refused()
                 broker_events.ACCESS_REFUSED.log(
                     refusals,
                     code=int(refused.code),

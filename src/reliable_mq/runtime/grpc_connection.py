@@ -13,7 +13,7 @@ from typing import Any, cast
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
-from reliable_mq.gateway.call_body import CALLS, BodyRefused, decode_call, size_max_of
+from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
 from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
 from reliable_mq.gateway.http2 import Http2Connection
@@ -22,16 +22,17 @@ from reliable_mq.gateway.http2_frames import (
     CAME,
     ENDED,
     RESET,
+    STREAMS_MAX,
     Http2Error,
     Http2Fault,
     Stream,
 )
 from reliable_mq.gateway.message_facts import SERVICE, STREAMS
-from reliable_mq.gateway.message_types import TYPES, DecodeError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.grpc_calls import Calls
+from reliable_mq.runtime.grpc_telemetry import Telemetry
 from reliable_mq.runtime.host_names import plain_ip
 from reliable_mq.runtime.wrong_ports import at_grpc_port, tell
 from reliable_mq.telemetry import broker_events
@@ -41,49 +42,15 @@ from reliable_mq.wire.record import pack_host
 log = limited_log(__name__)
 
 _UNSENT_PAUSE = 1024 * 1024
-_PREFIX_SIZE = 5  # whether a message is compressed, and its length
-_TELEMETRY_SIZE_MAX = 128 * 1024
-_STACKS_SIZE_MAX = 2 * 1024 * 1024  # of a client that was asked for its stacks
-_COMMANDS_MAX = 16
+REQUEST_SECONDS = 120.0
+"""So long a request may take to come in whole, and a client to send its settings."""
+_CALL_SIZE = 1024  # of the headers that are kept while a call is open
+_SMALL_SIZE = 16 * 1024  # of calls that are not counted: it would cost more than it is worth
 _PATH = f"/{SERVICE}/".encode()
-_COMMAND = TYPES["TelemetryCommand"]
 
 # Codes of gRPC itself.
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 8, 12, 13, 14
-
-
-class Telemetry:
-    """The commands of one client, both ways."""
-
-    def __init__(self, connection: "GrpcConnection", stream: Stream, caller: Caller) -> None:
-        self._connection = connection
-        self._stream = stream
-        self.caller = caller
-        self.waiting = 0
-        """Commands that are not done."""
-        self.size_max = _TELEMETRY_SIZE_MAX
-        self.turn = asyncio.Lock()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether commands reach the client."""
-        return not self._stream.is_reset and self._stream.trailers is None
-
-    def write(self, message: Any) -> None:
-        """Send a command. A client that reads nothing loses its stream."""
-        if not self.is_open:
-            return
-        if message.HasField("print_thread_stack_trace_command"):
-            self.size_max = _STACKS_SIZE_MAX
-        if len(self._stream.pending or ()) > 100:
-            self._connection.end(self._stream, RESOURCE_EXHAUSTED, "it reads no commands")
-            return
-        self._connection.send_answers(self._stream, (message,))
-
-    def close(self) -> None:
-        """End the stream."""
-        if self.is_open:
-            self._connection.end(self._stream, 0, "")
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 3, 4, 8
+UNIMPLEMENTED = 12
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -107,6 +74,10 @@ class GrpcConnection(asyncio.Protocol):
         self._is_told = False
         self._is_first = True
         self._noted = (0, 0)  # what the listener has counted: received and unsent bytes
+        self._coming: dict[int, tuple[float, Stream]] = {}  # requests that are not whole, in order
+        self._running: dict[int, int] = {}  # sizes of the calls that are not answered, by stream
+        self._running_size = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection; see `ServerConnection`."""
@@ -153,16 +124,36 @@ class GrpcConnection(asyncio.Protocol):
         self._is_first = False
         for kind, stream in happened:
             if kind == ENDED:
+                self._coming.pop(stream.id, None)
                 if not stream.is_reset:
                     self._ended(stream)
             elif kind == BEGUN:
+                self._coming[stream.id] = (now, stream)
                 self._begun(stream, now)
             elif kind == CAME:
                 self._came(stream)
             elif kind == RESET:
+                self._coming.pop(stream.id, None)
                 self._gone(stream)
+        if self._coming and self._timer is None:
+            self._timer = self._loop.call_later(REQUEST_SECONDS / 4, self._end_late)
         if http2.out:
             self._flush_soon()
+        self._note_sizes()
+
+    def _end_late(self) -> None:
+        """End the streams whose request does not come."""
+        self._timer = None
+        latest = self._loop.time() - REQUEST_SECONDS
+        for number, (began, stream) in list(self._coming.items()):
+            if began > latest and not stream.is_reset:
+                break
+            del self._coming[number]
+            if not stream.is_reset:
+                text = f"the request has not come within {REQUEST_SECONDS:.0f} seconds"
+                self.end(stream, DEADLINE_EXCEEDED, text)
+        if self._coming:
+            self._timer = self._loop.call_later(REQUEST_SECONDS / 4, self._end_late)
         self._note_sizes()
 
     def _begun(self, stream: Stream, now: float) -> None:
@@ -173,6 +164,7 @@ class GrpcConnection(asyncio.Protocol):
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._http2.send_head(stream, NOT_GRPC)
             self._http2.reset(stream, Http2Fault.NO_ERROR)
+            del self._coming[stream.id]
             return
         name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
         seconds = seconds_of(headers.get(b"grpc-timeout"))
@@ -206,30 +198,12 @@ class GrpcConnection(asyncio.Protocol):
         if len(stream.body) <= most:
             return True
         self._http2.take_body(stream)
-        self.end(stream, RESOURCE_EXHAUSTED, f"{name} has at most {most - _PREFIX_SIZE} bytes")
+        self.end(stream, RESOURCE_EXHAUSTED, f"{name} has at most {most - PREFIX_SIZE} bytes")
         return False
 
     def _take_commands(self, stream: Stream, telemetry: Telemetry) -> None:
-        body = stream.body
-        while len(body) >= _PREFIX_SIZE and telemetry.is_open:
-            if telemetry.waiting >= _COMMANDS_MAX:
-                self.end(stream, RESOURCE_EXHAUSTED, f"{_COMMANDS_MAX} commands wait already")
-                return
-            size = int.from_bytes(body[1:_PREFIX_SIZE])
-            if body[0] or size > telemetry.size_max:
-                self.end(stream, INVALID_ARGUMENT, "a command is compressed or too long")
-                return
-            end = _PREFIX_SIZE + size
-            if len(body) < end:
-                return
-            data = bytes(body[_PREFIX_SIZE:end])
-            del body[:end]
-            self._http2.note_taken(end)
-            try:
-                command = _COMMAND.FromString(data)
-            except DecodeError:
-                self.end(stream, INTERNAL, "a command cannot be decoded")
-                return
+        for command in telemetry.commands(self._http2.note_taken):
+            self._coming.pop(stream.id, None)
             self._calls.tell(self, stream, telemetry, command)
 
     def _ended(self, stream: Stream) -> None:
@@ -245,14 +219,19 @@ class GrpcConnection(asyncio.Protocol):
         name, caller, refused = context
         if not self._fits(stream, name):
             return
-        call = None
+        if len(self._running) >= STREAMS_MAX:  # a stream that is reset does not end its call
+            self.end(stream, RESOURCE_EXHAUSTED, f"{STREAMS_MAX} calls are not answered yet")
+            return
+        call, body = None, self._http2.take_body(stream)
         try:
-            call = decode_call(name, self._http2.take_body(stream))
+            call = decode_call(name, body)
         except BodyRefused as fault:
             self.end(stream, fault.status, str(fault))
             return
         except RpcRefused as error:
             refused = refused or error
+        size = self._running[stream.id] = len(body) + _CALL_SIZE
+        self._running_size += size
         if name in STREAMS:
             self._calls.answer_streamed(self, stream, name, caller, call, refused)
         else:
@@ -266,6 +245,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def respond(self, stream: Stream, response: Any) -> None:
         """Send the only answer of a call."""
+        self._answered(stream)
         data = response.SerializeToString()
         self._http2.answer(stream, HEAD, b"\0" + len(data).to_bytes(4) + data, OK)
         self._flush_soon()
@@ -286,9 +266,18 @@ class GrpcConnection(asyncio.Protocol):
 
     def end(self, stream: Stream, status: int, text: str) -> None:
         """End a call: with the status of gRPC, which is 0 if there were answers."""
+        self._answered(stream)
         self._http2.send_head(stream, HEAD)
         self._http2.end(stream, trailers_of(status, text))
         self._flush_soon()
+
+    def _answered(self, stream: Stream) -> None:
+        """Forget a call that has ended."""
+        self._coming.pop(stream.id, None)
+        size = self._running.pop(stream.id, 0)
+        self._running_size -= size
+        if size > _SMALL_SIZE:
+            self._note_sizes()
 
     def _flush_soon(self) -> None:
         """Write what there is; if several calls are open, with the answers of the others."""
@@ -306,8 +295,8 @@ class GrpcConnection(asyncio.Protocol):
         if out and not self._transport.is_closing():
             self._http2.out = []
             self._transport.write(b"".join(out))
-            if self._http2.waiting_size or self._transport.get_write_buffer_size():
-                self._note_sizes()
+        if self._http2.waiting_size or self._transport.get_write_buffer_size():
+            self._note_sizes()
 
     def _note_sizes(self) -> None:
         """Tell the listener how much memory the peer takes."""
@@ -325,8 +314,9 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def received_size(self) -> int:
-        """Bytes in memory of requests that have not come in whole."""
-        return self._http2.kept_size
+        """Bytes in memory of requests that have not come in whole, or are not answered."""
+        size = self._running_size + _CALL_SIZE * len(self._coming)
+        return self._http2.kept_size + (size if size > _SMALL_SIZE else 0)
 
     @property
     def unsent_size(self) -> int:
@@ -337,6 +327,11 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget all calls."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._coming.clear()
+        self._running.clear()
+        self._running_size = 0
         for stream in self._http2.lose():
             self._gone(stream)
         if self._connection is not None:

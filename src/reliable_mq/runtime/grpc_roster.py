@@ -5,6 +5,7 @@ Source: Apache RocketMQ `ClientActivity.registerConsumer`.
 """
 
 import time
+from functools import partial
 
 import msgspec
 
@@ -33,28 +34,34 @@ class BrokerRoster:
 
     def join(self, session: Session) -> None:
         """Note a consumer; see `Roster`."""
-        host = session.acting.host if session.acting is not None else ""
         member = RegisteredMember(
             self._connection,
             session.client_id,
             session.language if session.language in LANGUAGES else "OTHER",
             _VERSION,
             time.time_ns() // 1_000_000,
-            address_of(host, 0),
+            _address_of(session),
             session.user,
         )
-        is_push = session.kind is ClientKind.PUSH_CONSUMER
-        beat = ConsumerData(
-            group_name=session.group,
-            consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            subscription_data_set=msgspec.convert(
-                subscriptions_of(session), list[SubscriptionData]
-            ),
-        )
-        self._guests.join(beat, member)
+        self._guests.join(session.group, member, partial(_said_by, session))
 
     def leave(self, session: Session, group: str) -> None:
         """Forget a consumer; see `Roster`."""
-        self._guests.leave(group, session.client_id, session.user)
+        self._guests.leave(group, session.client_id, session.user, _address_of(session))
+
+
+def _address_of(session: Session) -> str:
+    """Return the address that tools see. A client has many connections, so no port is right."""
+    return address_of(session.host, 0)
+
+
+def _said_by(session: Session) -> ConsumerData:
+    """Return what a consumer says of its group."""
+    is_push = session.kind is ClientKind.PUSH_CONSUMER
+    return ConsumerData(
+        group_name=session.group,
+        consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=msgspec.convert(subscriptions_of(session), list[SubscriptionData]),
+    )

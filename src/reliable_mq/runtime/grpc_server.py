@@ -1,7 +1,7 @@
 """The gRPC endpoint over sockets: a listener whose connections speak HTTP/2."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.asyncio_gateway import Gateway
@@ -22,6 +22,7 @@ class GrpcServer:
         tls: the mode and the certificate; the caller closes it. None: all connections are plain.
         limits: of the connections.
         authenticate: returns the user who has signed a call; None: nobody signs.
+        on_refused: called when a signature is refused.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -33,9 +34,10 @@ class GrpcServer:
         tls: ServerTls | None = None,
         limits: ConnectionLimits | None = None,
         authenticate: Authenticate | None = None,
+        on_refused: Callable[[], None] | None = None,
     ) -> None:
         self.gateway = gateway
-        calls = Calls(gateway, authenticate)
+        calls = Calls(gateway, authenticate, on_refused)
         self._host = ""
         self.listener = Listener(
             self, tls=tls, limits=limits, make=lambda listener: GrpcConnection(listener, calls)

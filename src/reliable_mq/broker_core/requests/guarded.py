@@ -56,7 +56,7 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
             request.user = user.username if user is not None else ""
             guard.authorize(user, command, connection.host, connection.address)
         except AccessRefused as error:
-            state.refused_access += 1
+            guard.note_refused()
             reason = cut(str(error), _REASON_SHOWN_MAX)
             broker_events.ACCESS_REFUSED.log(
                 log, code=command.code, client=connection.address, reason=reason
