@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,62 @@ def test_no_messages_and_messages_of_several_topics_are_refused(client: GrpcClie
     for given in ([], messages):
         answer = client.call("SendMessage", messages=given)
         assert answer.status.code == Code.MESSAGE_CORRUPTED
+
+
+def message(topic: str = "plain", **system: Any) -> dict[str, Any]:
+    given = {"message_id": "M", "body_encoding": 1, **system}
+    return {"topic": {"name": topic}, "body": b"x", "system_properties": given}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"message_type": 4},
+        {"delivery_timestamp": {"seconds": 4_000_000_000}},
+        {"message_group": "g"},
+        {"body_encoding": 2},
+    ],
+)
+def test_messages_of_one_call_are_of_one_kind(client: GrpcClient, second: dict[str, Any]) -> None:
+    answer = client.call("SendMessage", messages=[message(), message(**second)])
+    assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "of one call" in answer.status.message
+
+
+@pytest.mark.parametrize(
+    ("topic", "system"),
+    [("halves", {"message_type": 4}), ("late", {"delivery_timestamp": {"seconds": 1}})],
+)
+def test_half_and_delayed_messages_are_sent_alone(
+    client: GrpcClient, topic: str, system: dict[str, Any]
+) -> None:
+    answer = client.call("SendMessage", messages=[message(topic, **system)] * 2)
+    assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "is sent alone" in answer.status.message
+
+
+@pytest.mark.parametrize(
+    ("system", "code"),
+    [
+        ({"message_id": "M\x01"}, Code.ILLEGAL_MESSAGE_ID),
+        ({"trace_context": "a\x02b"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"born_host": "h\x01"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"trace_context": "t" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    ],
+)
+def test_texts_that_cannot_be_stored_are_refused(
+    client: GrpcClient, system: dict[str, str], code: Code
+) -> None:
+    answer = client.call("SendMessage", messages=[message(**system)])
+    assert answer.status.code == code, answer.status.message
+
+
+def test_a_transaction_ends_in_one_way_or_the_other(client: GrpcClient) -> None:
+    began = time.monotonic()
+    answer = client.call("EndTransaction", topic={"name": "halves"}, transaction_id="M@b@1@1")
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "COMMIT or ROLLBACK" in answer.status.message
+    assert time.monotonic() - began < 2  # no broker is asked: it would not answer
 
 
 def test_a_call_without_a_client_id_is_refused(endpoint: Endpoint) -> None:

@@ -1,6 +1,7 @@
 """The gRPC endpoint of our broker, through a real channel: producers, and clients that pull."""
 
 import time
+from typing import Any
 
 import pytest
 from tests.gateway.grpc_client import GrpcClient, until
@@ -101,6 +102,24 @@ def test_several_messages_of_one_call_are_a_batch(client: GrpcClient) -> None:
     answer = client.call("SendMessage", messages=messages)
     assert (answer.status.code, len(answer.entries)) == (Code.OK, 1)
     assert sum(ends(client, "plain")) == before + 3
+
+
+def test_a_batch_of_one_message_group_goes_to_the_queue_of_the_group(client: GrpcClient) -> None:
+    before = ends(client, "ordered")
+    system: dict[str, Any] = {"message_type": 2, "message_group": "batched", "body_encoding": 1}
+    messages: list[dict[str, Any]] = [
+        {
+            "topic": {"name": "ordered"},
+            "body": b"x",
+            "system_properties": {**system, "message_id": f"M{number}"},
+        }
+        for number in range(3)
+    ]
+    for _ in range(2):
+        answer = client.call("SendMessage", messages=messages)
+        assert answer.status.code == Code.OK, answer.status.message
+    after = ends(client, "ordered")
+    assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 6]
 
 
 def test_a_pulled_queue_gives_messages_and_the_next_offset(client: GrpcClient) -> None:

@@ -5,7 +5,6 @@ Source: Apache RocketMQ `ReceiveMessageActivity`, `AckMessageActivity`,
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from itertools import count
@@ -25,6 +24,7 @@ from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
 from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
+from reliable_mq.gateway.waiting_places import WaitingPlaces
 from reliable_mq.names import EVERY_TAG, tags_of
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -38,6 +38,7 @@ WAITING_OF_ONE_MAX = 10_000
 """and those of one user; if nobody signs, of one address."""
 _SETTINGS_SECONDS, _SETTINGS_TRIES = 1.0, 20
 _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
+_WAY_MS = 300  # for what comes at the end of a wait: else its client has hung up already
 _NEWEST = 1  # where a group begins that has consumed nothing yet
 
 OnLeft = Callable[[bool], None] | None
@@ -55,7 +56,7 @@ def poll_ms_of(caller: Caller, call: Any, session: Session, left_seconds: float)
     Raises:
         RpcRefused: when its deadline leaves no time to wait.
     """
-    left_ms = int(min(left_seconds, 3600.0) * 1000)
+    left_ms = int(min(left_seconds, 3600.0) * 1000) - _WAY_MS
     if call.HasField("long_polling_timeout"):
         wanted = ms_of(call.long_polling_timeout)
     else:
@@ -64,13 +65,18 @@ def poll_ms_of(caller: Caller, call: Any, session: Session, left_seconds: float)
     wanted = min(max(wanted, POLL_MS_MIN), POLL_MS_MAX)
     if wanted <= left_ms:
         return wanted
-    if left_ms >= POLL_MS_MIN:
+    if left_ms + _WAY_MS >= POLL_MS_MIN:
         return left_ms
-    is_old = not caller.client_version or caller.client_version < "5.0.3"
+    is_old = _numbers_of(caller.client_version) < (5, 0, 3)
     raise RpcRefused(
         Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
         "The deadline time remaining is not enough for polling, please check network condition",
     )
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version; "": none, which is less than any."""
+    return tuple(int(each[:9]) for each in version.split(".")[:3] if each.isdecimal())
 
 
 class Consuming:
@@ -91,8 +97,7 @@ class Consuming:
         self._receipts = receipts
         self._rights = rights
         self._turn = count()
-        self._waiting = 0
-        self._waiting_of: Counter[tuple[str, str]] = Counter()  # by user or address
+        self._places = WaitingPlaces("receives", WAITING_MAX, WAITING_OF_ONE_MAX)
 
     async def query_assignment(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryAssignment."""
@@ -247,22 +252,9 @@ class Consuming:
             raise RpcRefused(
                 Code.TOO_MANY_REQUESTS, f"the client has {len(session.held)} messages already"
             )
-        one = payer()
-        if self._waiting >= WAITING_MAX or self._waiting_of[one] >= WAITING_OF_ONE_MAX:
-            raise RpcRefused(
-                Code.TOO_MANY_REQUESTS,
-                f"{self._waiting} receives wait already, {self._waiting_of[one]} of them yours",
-            )
-        self._waiting += 1
-        self._waiting_of[one] += 1
-        try:
+        with self._places.place(payer()):
             command = request(RequestCode.POP_MESSAGE, fields)
             answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
-        finally:
-            self._waiting -= 1
-            self._waiting_of[one] -= 1
-            if not self._waiting_of[one]:
-                del self._waiting_of[one]
         if answer.code == _POLLING_FULL:
             raise RpcRefused(Code.TOO_MANY_REQUESTS, "polling full")
         if answer.code in {_POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND}:

@@ -5,15 +5,11 @@ own. It receives calls whose bytes are decoded, and gives answers; it knows noth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
-
-from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.gateway import renewals
-from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_beats import Beats, Soon
 from reliable_mq.gateway.asyncio_clients import Clients
 from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
@@ -21,20 +17,16 @@ from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_questions import Answer, Questions, Roster
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_rights import Rights
-from reliable_mq.gateway.asyncio_upstream import Ask, Upstream, unless_refused
+from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
+from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.sessions import Session, Sessions, TelemetryStream
+from reliable_mq.gateway.sessions import Sessions, TelemetryStream
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.command import Command
 
 Handle = Callable[[Caller, Any], Awaitable[Any]]
 Stream = Callable[[Caller, Any, Write], Awaitable[None]]
-
-PRODUCER_BEAT_SECONDS = 10.0
-"""How often brokers are told which topics have producers that can be asked about transactions."""
-_BEAT_SECONDS = 2.0
 
 
 class Gateway:
@@ -54,7 +46,6 @@ class Gateway:
         client_id: str,
         roster: Roster | None = None,
     ) -> None:
-        self._client_id = client_id
         self.upstream = Upstream(ask, name_servers)
         self.sessions = Sessions()
         rights = Rights(self.upstream)
@@ -63,13 +54,13 @@ class Gateway:
         self._consuming = Consuming(self.upstream, self.sessions, receipts, rights)
         self._pulling = Pulling(self.upstream)
         self._questions = Questions(self.sessions)
+        self._soon = Soon()
+        self._beats = Beats(client_id, self.upstream, self.sessions, self._producing, self._soon)
         self._clients = Clients(
-            *(self.upstream, self.sessions, rights, receipts.release, self._producer_came),
+            *(self.upstream, self.sessions, rights, receipts.release, self._beats.came),
             *(self._questions, roster),
         )
-        self._asked_about: set[str] = set()  # topics that brokers know of
         self._works: list[asyncio.Task[None]] = []
-        self._hurry: set[asyncio.Task[None]] = set()
         clients, producing, consuming = self._clients, self._producing, self._consuming
         self.unary: dict[str, Handle] = {
             "QueryRoute": clients.query_route,
@@ -106,7 +97,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._works = [
             loop.create_task(self._renew_forever()),
-            loop.create_task(self._beat_forever()),
+            loop.create_task(self._beats.beat_forever()),
         ]
 
     async def close(self) -> None:
@@ -140,7 +131,7 @@ class Gateway:
             The answer if there is one already.
         """
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            self._soon(self._check_back(address, command))
+            self._soon.begin(self._check_back(address, command))
         elif answer is not None and not command.is_oneway:
             return self._questions.ask(command, answer)
         return None
@@ -151,59 +142,6 @@ class Gateway:
             found = self.upstream.known_brokers() or await self.upstream.brokers()
             broker = next((each.name for each in found if address in each.addresses.values()), "")
         await self._producing.check_back(broker, command)
-
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for, as the endpoint: not as whoever has caused it."""
-        own = copy_context()
-        own.run(ACTING.set, None)
-        task = asyncio.get_running_loop().create_task(unless_refused(work), context=own)
-        self._hurry.add(task)
-        task.add_done_callback(self._hurry.discard)
-
-    def _producer_came(self, session: Session) -> None:
-        """Tell brokers at once about a topic that had no producer."""
-        if not session.topics <= self._asked_about:
-            self._soon(self._beat_once())
-
-    async def _beat_forever(self) -> None:
-        while True:
-            await asyncio.sleep(PRODUCER_BEAT_SECONDS)
-            await self._beat_once()
-
-    async def _beat_once(self) -> None:
-        """Tell brokers which topics have producers, as groups of producers with their names."""
-        topics: list[str] = []
-        brokers: dict[str, Broker] = {}
-        for topic in sorted(self.sessions.topics_of_producers()):
-            try:
-                is_halved = KindOfMessage.TRANSACTION in await self.upstream.kinds(topic)
-                if is_halved and await self._producing.producer_of(topic) is not None:
-                    brokers |= (await self.upstream.route(topic)).brokers
-                    topics.append(topic)
-            except RpcRefused:
-                continue
-        self._asked_about = set(topics)
-        if not topics:
-            return
-        body = msgspec.json.encode(
-            {
-                "clientID": self._client_id,
-                "consumerDataSet": [],
-                "heartbeatFingerprint": 0,
-                "producerDataSet": [{"groupName": topic} for topic in topics],
-                "withoutSub": False,
-            }
-        )
-        masters = {each.master for each in brokers.values() if each.master}
-        beats = [self._beat(address, body) for address in masters]
-        await asyncio.gather(*beats)
-
-    async def _beat(self, address: str, body: bytes) -> None:
-        try:
-            command = request(RequestCode.HEART_BEAT, None, body)
-            await self.upstream.ask(address, command, _BEAT_SECONDS)
-        except RpcRefused:
-            return
 
 
 def refusal(name: str, code: Code, text: str) -> Any:

@@ -141,12 +141,15 @@ class Producing:
         """Answer an EndTransaction."""
         sending.check_topic(call.topic.name)
         topic, place = call.topic.name, place_of(call.transaction_id)
+        flag = _FLAGS.get(call.resolution)
+        if flag is None:  # brokers send no answer to it
+            raise RpcRefused(Code.BAD_REQUEST, "a transaction ends with COMMIT or ROLLBACK")
         fields = {
             "topic": topic,
             "producerGroup": topic,
             "tranStateTableOffset": str(place.queue_offset),
             "commitLogOffset": str(place.log_offset),
-            "commitOrRollback": str(_FLAGS.get(call.resolution, 0)),
+            "commitOrRollback": str(flag),
             "fromTransactionCheck": "true" if call.source == _FROM_CHECK else "false",
             "msgId": call.message_id,
             "transactionId": call.message_id,

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from reliable_mq.errors import RecordError
+from reliable_mq.gateway.acting import payer
 from reliable_mq.gateway.asyncio_consuming import Write
 from reliable_mq.gateway.asyncio_upstream import MARGIN_SECONDS, Upstream
 from reliable_mq.gateway.caller import Caller
@@ -15,6 +16,7 @@ from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, ms_of
+from reliable_mq.gateway.waiting_places import WaitingPlaces
 from reliable_mq.names import EVERY_TAG, tags_of
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -22,6 +24,9 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.record import iter_records
 
 _POLL_MS_MAX = 20_000
+_DIGITS_MAX = 18
+WAITING_MAX, WAITING_OF_ONE_MAX = 10_000, 5_000
+"""The most pulls that wait at brokers at a time, and those of one user or address."""
 _SUSPEND, _HAS_FILTER = 0x2, 0x4
 _END, _BY_TIME = 1, 2  # policies of QueryOffset
 
@@ -31,6 +36,7 @@ class Pulling:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._places = WaitingPlaces("pulls", WAITING_MAX, WAITING_OF_ONE_MAX)
 
     async def _asked(self, call: Any, code: int, fields: dict[str, str]) -> Command:
         queue = call.message_queue
@@ -113,7 +119,8 @@ class Pulling:
         }
         address = await self._upstream.master(queue.broker.name, topic)
         command = request(RequestCode.PULL_MESSAGE, fields)
-        answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
+        with self._places.place(payer()):
+            answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             raise RpcRefused(
                 Code.ILLEGAL_OFFSET, f"offset {call.offset} is not in the queue: {_next_of(answer)}"
@@ -139,7 +146,7 @@ class Pulling:
 def _next_of(answer: Command) -> int:
     if answer.pull_result is not None:
         return answer.pull_result.next_begin_offset
-    return int(answer.ext_fields.get("nextBeginOffset", "0"))
+    return _number_in(answer, "nextBeginOffset")
 
 
 def _offset_answer(name: str, answer: Command) -> Any:
@@ -148,5 +155,17 @@ def _offset_answer(name: str, answer: Command) -> Any:
     response = TYPES[f"{name}Response"]()
     response.status.code, response.status.message = Code.OK, "OK"
     if name != "UpdateOffset":
-        response.offset = int(answer.ext_fields.get("offset", "0"))
+        response.offset = _number_in(answer, "offset")
     return response
+
+
+def _number_in(answer: Command, name: str) -> int:
+    """Return a number of a broker.
+
+    Raises:
+        RpcRefused: when it is none that a client can be given.
+    """
+    text = answer.ext_fields.get(name, "0")
+    if len(text) <= _DIGITS_MAX and text.removeprefix("-").isdecimal():
+        return int(text)
+    raise RpcRefused(Code.INTERNAL_SERVER_ERROR, f"the broker's {name} is {text[:40]!r}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from reliable_mq.broker_core.names import group_fault, is_system_group, is_system_topic, topic_fault
+from reliable_mq.errors import MessageRefused
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message_digest import RESERVED
@@ -40,6 +41,7 @@ _TAKEN = RESERVED | {
     p.CORRELATION_ID,
     p.REPLY_TO_CLIENT,
 }
+_IN_BATCHES = frozenset({KindOfMessage.NORMAL, KindOfMessage.FIFO})
 _ALL = frozenset(
     {KindOfMessage.NORMAL, KindOfMessage.FIFO, KindOfMessage.DELAY, KindOfMessage.TRANSACTION}
 )
@@ -122,6 +124,8 @@ def read_messages(messages: Sequence[Any], peer: str, now_ms: int) -> Outgoing:
     first = messages[0]
     topic, system = first.topic.name, first.system_properties
     check_topic(topic)
+    if len(messages) > 1:
+        _check_alike(messages)
     items: list[BatchItem] = []
     message_ids: list[str] = []
     for message in messages:
@@ -136,14 +140,38 @@ def read_messages(messages: Sequence[Any], peer: str, now_ms: int) -> Outgoing:
                 f"message body cannot exceed the max {MESSAGE_BODY_SIZE_MAX}",
             )
         found = _properties_of(message, topic, peer, now_ms)
-        items.append(BatchItem(0, body, p.encode_properties(found)))
+        try:
+            items.append(BatchItem(0, body, p.encode_properties(found)))
+        except MessageRefused as refused:
+            raise RpcRefused(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(refused)) from refused
         message_ids.append(found[p.UNIQ_KEY])
     sys_flag = _COMPRESSED if system.body_encoding == _GZIP else 0
     if system.message_type == KindOfMessage.TRANSACTION:
         sys_flag |= _PREPARED
     born_ms = _ms_of(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
-    group = system.message_group if len(messages) == 1 else ""
+    group = system.message_group
     return Outgoing(topic, _kind_of(system), group, sys_flag, born_ms, items, message_ids)
+
+
+def _check_alike(messages: Sequence[Any]) -> None:
+    """Refuse messages that cannot be one batch: it has one queue, one kind and one encoding.
+
+    Raises:
+        RpcRefused: when they differ, or are of a kind that is sent alone.
+    """
+    first = messages[0].system_properties
+    kind, fault = _kind_of(first), ""
+    if kind not in _IN_BATCHES:
+        fault = f"a message of the kind {kind.name} is sent alone"
+    for system in (each.system_properties for each in messages):
+        if _kind_of(system) is not kind:
+            fault = f"messages of one call are of one kind, not {kind.name} and others"
+        elif system.message_group != first.message_group:
+            fault = "messages of one call have one message group"
+        elif system.body_encoding != first.body_encoding:
+            fault = "messages of one call have one body encoding"
+    if fault:
+        raise RpcRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, fault)
 
 
 def _kind_of(system: Any) -> KindOfMessage:
@@ -179,10 +207,7 @@ def _properties_of(message: Any, topic: str, peer: str, now_ms: int) -> dict[str
     """Return the properties of a message as a broker stores them."""
     system = message.system_properties
     found = _user_properties(message, system)
-    message_id = system.message_id
-    if not message_id.strip():
-        raise RpcRefused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
-    found[p.UNIQ_KEY] = message_id
+    found[p.UNIQ_KEY] = _id_of(system)
     if system.message_type == KindOfMessage.TRANSACTION:
         found[p.TRANSACTION_PREPARED] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
@@ -208,13 +233,35 @@ def _properties_of(message: Any, topic: str, peer: str, now_ms: int) -> dict[str
     if group:
         _check_message_group(group)
         found[p.SHARDING_KEY] = group
+    found |= _origin_of(system, peer)
+    if system.HasField("born_timestamp"):
+        found[p.BORN_TIMESTAMP] = str(_ms_of(system.born_timestamp))
+    return found
+
+
+def _id_of(system: Any) -> str:
+    """Return the id of a message."""
+    message_id = str(system.message_id)
+    if not message_id.strip():
+        raise RpcRefused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    if _CONTROL.search(message_id):
+        raise RpcRefused(Code.ILLEGAL_MESSAGE_ID, "message id cannot contain control character")
+    return message_id
+
+
+def _origin_of(system: Any, peer: str) -> dict[str, str]:
+    """Return where a message comes from."""
+    found: dict[str, str] = {}
     if system.trace_context:
         found[TRACE_CONTEXT] = system.trace_context
     host = system.born_host.strip() or peer
     if host:
         found[BORN_HOST] = host
-    if system.HasField("born_timestamp"):
-        found[p.BORN_TIMESTAMP] = str(_ms_of(system.born_timestamp))
+    if any(map(_CONTROL.search, found.values())):
+        raise RpcRefused(
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+            "trace context and born host cannot contain control character",
+        )
     return found
 
 

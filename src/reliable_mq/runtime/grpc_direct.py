@@ -78,16 +78,18 @@ class DirectBroker(asyncio.Protocol):
         if self._is_closed or not self._later:
             return
         waiting, self._later = self._later, deque()
-        while waiting and not self._is_busy:
-            host = waiting[0][0]
-            commands = [each for at, each in waiting if at == host]
-            waiting = deque((at, each) for at, each in waiting if at != host)
+        by_host: dict[str, list[Command]] = {}
+        for host, command in waiting:
+            by_host.setdefault(host, []).append(command)
+        behind: deque[tuple[str, Command]] = deque()
+        for host, commands in by_host.items():
             left = iter(commands)
-            if self._server.received(self._peer_at(host), left):
+            if not self._is_busy and self._server.received(self._peer_at(host), left):
                 self._is_busy = True
-                waiting.extendleft((host, each) for each in reversed(list(left)))
-        waiting.extend(self._later)
-        self._later = waiting
+            if self._is_busy:
+                behind.extend((host, each) for each in left)
+        behind.extend(self._later)
+        self._later = behind
 
     def _peer_at(self, host: str) -> PeerConnection:
         """Return this connection with the address of a client: policies may name addresses."""
