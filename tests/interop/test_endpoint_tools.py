@@ -36,20 +36,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with ReliableMQBroker(directory, "ASYNC_FLUSH", has_grpc=True) as broker:
         endpoint = Endpoint("ours", broker.grpc_address, broker.address)
         endpoint.make_topic(TOPIC, "NORMAL")
+        endpoint.make_topic(f"%RETRY%{GROUP}", "NORMAL")  # by its route mqadmin finds a group
         with client_at(broker.grpc_address, ID, more=more) as client:
             yield Place(broker, endpoint, client, client.consumer(GROUP, TOPIC, 2))
 
 
 def asked(place: Place, shell: AdminShell, field: str, answer: Any, *words: str) -> str:
     """Run mqadmin; answer the command that the client gets meanwhile."""
-    names = ("-n", place.broker.name_server_address)
-    printed: list[str] = []
-    thread = Thread(target=lambda: printed.append(shell.run(words[0], *names, *words[1:])))
-    thread.start()
-    command = until(place.stream, field, 60)
-    place.client.tell(**answer(command))
-    thread.join(60)
-    return printed[0]
+
+    def told() -> None:
+        place.client.tell(**answer(until(place.stream, field, 60)))
+
+    Thread(target=told, daemon=True).start()
+    return shell.run(words[0], "-n", place.broker.name_server_address, *words[1:])
 
 
 def test_it_lists_the_consumer(place: Place, shell: AdminShell) -> None:
