@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.access.access_world import ROOT, AccessWorld, is_let_in, signed
-from tests.broker_core.broker_world import TOPIC, connection, send_header
+from tests.broker_core.broker_world import TOPIC, connection
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -143,10 +143,20 @@ def test_a_send_without_a_signature_goes_the_general_way() -> None:
 def test_the_second_send_of_a_user_goes_the_short_way(
     world: AccessWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert world.ask_as(ROOT, SEND, JAVA, b"x").code == Code.SUCCESS
     left = general_ways(monkeypatch)
     assert send(world, e="-1").code == Code.SUCCESS
     assert world.ask_as(ROOT, SEND, JAVA, b"x").code == Code.SUCCESS
     assert left == []
+
+
+def test_names_that_no_topic_has_are_not_kept(world: AccessWorld) -> None:
+    world.make_user("all")
+    world.allow("all", "Topic:*")
+    kept = len(world.state.access.senders)
+    for number in range(5):
+        world.ask_as("all", SEND, {**JAVA, "b": "x" * 10_000 + str(number)}, b"x")
+    assert len(world.state.access.senders) <= kept
 
 
 @pytest.mark.parametrize("odd", [{"d": "04"}, {"e": "-0"}, {"j": "00"}, {"g": "01"}])
@@ -195,6 +205,15 @@ def test_a_change_of_a_user_or_a_policy_counts_for_the_next_send(world: AccessWo
     assert send(world).remark == "User:joe is not found."
 
 
+def test_a_captured_request_can_be_sent_again(world: AccessWorld) -> None:
+    """Only TLS prevents it; the page about security says so."""
+    captured = signed("joe", SEND, JAVA, b"x")
+    end = world.state.store.log.end
+    for _ in range(2):
+        assert world.ask(SEND, captured, b"x", of=2).code == Code.SUCCESS
+    assert world.state.store.log.end > end
+
+
 def test_a_send_from_another_address_is_decided_anew(world: AccessWorld) -> None:
     here = connection(1).address.rpartition(":")[0]
     world.put_policy("joe", [f"Topic:{TOPIC}"], ["Pub"], ips=[here])
@@ -210,7 +229,7 @@ def test_a_send_from_another_address_is_decided_anew(world: AccessWorld) -> None
 
 
 def test_a_topic_of_a_batch_is_decided_for_batches(world: AccessWorld) -> None:
-    """The kept decision has the code: what may be sent alone is asked again for a batch."""
-    kept = len(world.state.access.decided)
-    world.ask_as("joe", Ask.SEND_BATCH_MESSAGE, send_header(), b"")
-    assert len(world.state.access.decided) == kept + 1
+    """What is kept has the code: what may be sent alone is asked again for a batch."""
+    kept = len(world.state.access.senders)
+    world.ask_as("joe", Ask.SEND_BATCH_MESSAGE, JAVA, b"")
+    assert len(world.state.access.senders) == kept + 1

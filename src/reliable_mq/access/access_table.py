@@ -58,7 +58,9 @@ class AccessTable:
     def __init__(self) -> None:
         self.users: dict[str, User] = {}  # others only read it
         self._acls: dict[str, Acl] = {}
-        self.decided: dict[object, str] = {}  # what a guard has found out since the last change
+        # What a guard has found out since the last change: why not, and who may send.
+        self.decided: dict[object, str] = {}
+        self.senders: dict[object, User] = {}
 
     def invariants(self) -> None:
         """X1; see the class."""
@@ -122,7 +124,7 @@ class AccessTable:
             self._refuse_last(known)
             del self.users[name]
             self._acls.pop(name, None)
-            self.decided.clear()
+            self._forget_decided()
 
     def _refuse_last(self, user: User) -> None:
         others = (each for each in self.users.values() if each.username != user.username)
@@ -131,7 +133,11 @@ class AccessTable:
 
     def _put(self, user: User) -> None:
         self.users[user.username] = user
+        self._forget_decided()
+
+    def _forget_decided(self) -> None:
         self.decided.clear()
+        self.senders.clear()
 
     @property
     def has_super_user(self) -> bool:
@@ -155,7 +161,7 @@ class AccessTable:
         if sum(map(count_of, (new, *others))) > ENTRIES_MAX:
             raise AccessRefused(f"there are {ENTRIES_MAX} policy entries, no more are possible")
         self._acls[name] = new
-        self.decided.clear()
+        self._forget_decided()
 
     def delete_acl(self, name: str, kind: PolicyType, resource: Resource | None) -> None:
         """Remove a user's policy on a resource; None: all of its policies.
@@ -173,7 +179,7 @@ class AccessTable:
             self._acls[name] = left
         else:
             del self._acls[name]
-        self.decided.clear()
+        self._forget_decided()
 
     def acl_row(self, name: str) -> dict[str, object] | None:
         """Return the policies of a user as in answers; None: it has none.
@@ -243,7 +249,7 @@ class AccessTable:
             except AccessRefused as error:
                 raise ValueError(f"policies of {subject!r}: {error}") from error
         self.users, self._acls = users, acls
-        self.decided.clear()
+        self._forget_decided()
 
 
 def _has_super(users: Any) -> bool:

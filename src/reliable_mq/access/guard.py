@@ -56,28 +56,38 @@ class Guard:
         """Count a refused request."""
         self.refused += 1
 
-    def admitted(self, command: SignedSend, host: bytes) -> User | None:
-        """Return who has signed a send that may be handled; None: `sender_of` must decide.
+    def sender_admitted(self, command: SignedSend, host: bytes) -> User | None:
+        """Return who has signed a send that may be handled; None: the general way must decide.
 
         This is the short way for what comes most often. It knows only one answer, yes: the sender
         writes its fields as Apache's client does, the signature is right, and the same was allowed
-        before.
+        before; see `note_sender`.
 
         Args:
             command: the send.
             host: the packed address of its sender.
         """
         header = command.send_header
-        user = self._table.users.get(header.access_key)
-        if user is None or not user.is_enabled:
+        user = self._table.senders.get((header.access_key, header.topic, command.code, host[:-4]))
+        if user is None:
             return None
-        code = command.code
-        if not user.is_super and self._authorizes and code not in self._unauthorized:
-            key = (user.username, host[:-4], code, header.topic, "")
-            if self._table.decided.get(key) != "":
-                return None
         made = user.signer.of_content(content_of_send(header), command.body)
         return user if hmac.compare_digest(made, header.signature.encode()) else None
+
+    def note_sender(self, user: User | None, command: SignedSend, host: bytes) -> None:
+        """Note that the general way has admitted a send of a user: until a user or policy changes.
+
+        Args:
+            user: who has signed it; None: nobody.
+            command: the send.
+            host: the packed address of its sender.
+        """
+        header, senders = command.send_header, self._table.senders
+        if user is None or len(header.topic) > NAME_LENGTH_MAX:
+            return
+        if len(senders) >= _DECIDED_MAX:
+            senders.clear()
+        senders[user.username, header.topic, command.code, host[:-4]] = user
 
     def authorize(self, user: User | None, command: Command, host: bytes, address: str) -> None:
         """Return if a request may be handled.

@@ -45,12 +45,13 @@ def _refuse_unknown(_state: BrokerState, request: Request) -> Command:
 def _guarded(guard: Guard, handler: Handler) -> Handler:
     def handle(state: BrokerState, request: Request) -> Answered:
         connection, command = request.connection, request.command
-        if type(command) is SignedSend:
-            signer = guard.admitted(command, connection.host)
-            if signer is not None:
-                request.user = signer.username
+        short = command if type(command) is SignedSend else None
+        if short is not None:
+            sender = guard.sender_admitted(short, connection.host)
+            if sender is not None:
+                request.user = sender.username
                 return handler(state, request)
-            command = request.command = command.in_general()
+            command = request.command = short.in_general()
         try:
             user = guard.sender_of(command)
             request.user = user.username if user is not None else ""
@@ -62,6 +63,8 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
                 log, code=command.code, client=connection.address, reason=reason
             )
             raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
+        if short is not None:
+            guard.note_sender(user, short, connection.host)
         return handler(state, request)
 
     return handle
