@@ -16,8 +16,9 @@ from reliable_mq.wire.command import Command, reply
 PROXY = User(username="proxy", password="proxy-secret-1")
 
 
-def checked(cluster: FakeCluster, user: User | None = PROXY) -> bool:
-    return asyncio.run(TrustCheck(Upstream(cluster.ask, [NAMES]), user).run_once())
+def checked(cluster: FakeCluster, user: User | None = PROXY, *, needs_users: bool = False) -> bool:
+    upstream = Upstream(cluster.ask, [NAMES])
+    return asyncio.run(TrustCheck(upstream, user, needs_users=needs_users).run_once())
 
 
 def refuses(cluster: FakeCluster, remark: str) -> None:
@@ -46,6 +47,17 @@ def test_a_broker_that_refuses_the_proxy_is_told_in_one_line_with_the_remedy(
     assert caplog.records[0].levelno == logging.ERROR
 
 
+def test_a_user_who_may_not_ask_for_users_is_told_only_where_clients_sign(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = FakeCluster()
+    refuses(cluster, "User:proxy has no permission to access Cluster:c from 127.0.0.1")
+    assert checked(cluster, needs_users=False)
+    assert not caplog.messages
+    assert checked(cluster, needs_users=True)
+    assert "write a super user" in caplog.text
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR])
 def test_a_broker_that_accepts_it_or_has_no_users_is_no_line(
     code: int, caplog: pytest.LogCaptureFixture
@@ -69,7 +81,7 @@ def test_a_cluster_that_is_away_is_asked_again_and_each_broker_once() -> None:
                 raise ConnectionLost(f"{address} cannot be reached")
             return await ask(address, command, timeout)
 
-        check = TrustCheck(Upstream(asked, [NAMES]), PROXY)
+        check = TrustCheck(Upstream(asked, [NAMES]), PROXY, needs_users=True)
         assert not await check.run_once()
         is_away = False
         assert await check.run_once()

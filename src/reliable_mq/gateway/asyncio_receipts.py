@@ -332,4 +332,8 @@ def _named_by(handle: Handle, topic: str, group: str) -> dict[str, str]:
 
 def _check_fresh(handle: Handle) -> None:
     if handle.popped.revive_ms <= now_ms():
-        raise RpcRefused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+        raise RpcRefused(
+            Code.INVALID_RECEIPT_HANDLE,
+            "receipt handle is expired: the message comes again; receive with a longer invisible"
+            " duration, or change it in time",
+        )

@@ -1,4 +1,4 @@
-"""What name servers know of the brokers of one name.
+"""What name servers know of the brokers of one name, and of topics.
 
 Receives the links of a broker. Asks each name server, and also the brokers, one request at a time.
 """
@@ -70,3 +70,30 @@ class _Group(msgspec.Struct, frozen=True, rename="camel"):
 @decodable
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     broker_member_group: _Group
+
+
+@decodable
+class RouteBroker(msgspec.Struct, frozen=True, rename="camel"):
+    """A broker in the route of a topic."""
+
+    broker_name: str
+    cluster: str = ""
+    broker_addrs: dict[int, str] = {}
+
+
+@decodable
+class RouteQueues(msgspec.Struct, frozen=True, rename="camel"):
+    """The queues of a topic at one broker."""
+
+    broker_name: str
+    perm: int
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+
+
+@decodable
+class TopicRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a topic is, as a name server says."""
+
+    broker_datas: list[RouteBroker] = []
+    queue_datas: list[RouteQueues] = []

@@ -36,16 +36,8 @@ class ConnectionOwner(Protocol):
         """Forget a closed connection."""
 
 
-class HeldConnection(Protocol):
-    """A connection as its listener knows it, whatever is spoken on it."""
-
-    @property
-    def received_size(self) -> int:
-        """Bytes in memory of what has not come in whole, or waits."""
-
-    @property
-    def unsent_size(self) -> int:
-        """Bytes in memory of unread answers."""
+class SecuredProtocol(Protocol):
+    """A protocol of asyncio that can get another transport while it is connected."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the plain transport; nothing has come yet."""
@@ -64,6 +56,18 @@ class HeldConnection(Protocol):
 
     def resume_writing(self) -> None:
         """Write again."""
+
+
+class HeldConnection(SecuredProtocol, Protocol):
+    """A connection as its listener knows it, whatever is spoken on it."""
+
+    @property
+    def received_size(self) -> int:
+        """Bytes in memory of what has not come in whole, or waits."""
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes in memory of unread answers."""
 
     def send(self, frames: Sequence[AnyFrame]) -> None:
         """Write frames."""

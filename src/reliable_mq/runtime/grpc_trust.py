@@ -17,20 +17,25 @@ from reliable_mq.wire.command import request
 
 log = limited_log(__name__)
 
+_MAY_NOT = "has no permission"
+"""What a broker says to a user whose signature is right."""
 AGAIN_SECONDS: Final = 3.0
 """Until brokers that did not answer are asked again. The connections tell that they are away."""
 
 
 class TrustCheck:
-    """Asks each broker one question that needs the right to know its users.
+    """Asks each broker for one user.
 
     Args:
         upstream: the brokers.
         user: signs the questions; None: nobody.
+        needs_users: whether the proxy must know the users of the brokers, as clients sign. Without
+            that, its own user needs no right to ask for them.
     """
 
-    def __init__(self, upstream: Upstream, user: User | None) -> None:
+    def __init__(self, upstream: Upstream, user: User | None, *, needs_users: bool) -> None:
         self._upstream = upstream
+        self._needs_users = needs_users
         self._name = user.username if user is not None else ""
         self._asked: set[str] = set()
 
@@ -57,7 +62,8 @@ class TrustCheck:
         except RpcRefused:  # it does not answer
             return
         self._asked.add(name)
-        if answer.code == ResponseCode.NO_PERMISSION:
+        is_known = not self._needs_users and _MAY_NOT in (answer.remark or "")
+        if answer.code == ResponseCode.NO_PERMISSION and not is_known:
             broker_events.PROXY_REFUSED.log(
                 log,
                 broker=name,

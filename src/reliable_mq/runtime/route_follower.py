@@ -5,13 +5,10 @@ It receives topics from the core, asks one name server after the other, and pass
 
 import asyncio
 
-import msgspec
-
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.topic_brokers import Places
 from reliable_mq.broker_core.topics import READ
-from reliable_mq.decodable import decodable
-from reliable_mq.runtime.broker_members import ASKING_FAULTS
+from reliable_mq.runtime.broker_members import ASKING_FAULTS, TopicRoute
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -20,18 +17,6 @@ from reliable_mq.wire.peer_texts import read_json_as
 
 _LOOK_SECONDS = 0.05
 _AT_ONCE = 16
-
-
-@decodable
-class _QueuesOfBroker(msgspec.Struct, frozen=True, rename="camel"):
-    broker_name: str
-    perm: int
-    read_queue_nums: int
-
-
-@decodable
-class _TopicRoute(msgspec.Struct, frozen=True, rename="camel"):
-    queue_datas: list[_QueuesOfBroker] = []
 
 
 async def follow_routes_forever(core: BrokerCore, registrar: Registrar) -> None:
@@ -56,7 +41,7 @@ async def _places(topic: str, registrar: Registrar) -> Places:
             answer = await registrar.ask(address, command)
             if answer.code != ResponseCode.SUCCESS:
                 return ()
-            route = read_json_as(answer.body, _TopicRoute)
+            route = read_json_as(answer.body, TopicRoute)
         except ASKING_FAULTS:
             continue
         return tuple(

@@ -8,8 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.delivery.elsewhere import (
     DeliveriesElsewhere,
@@ -18,11 +16,10 @@ from reliable_mq.broker_core.delivery.elsewhere import (
     queue_for,
     send_of,
 )
-from reliable_mq.decodable import decodable
 from reliable_mq.errors import MessageRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER
-from reliable_mq.runtime.broker_members import ASKING_FAULTS, asked
+from reliable_mq.runtime.broker_members import ASKING_FAULTS, TopicRoute, asked
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
@@ -142,7 +139,7 @@ class SendsElsewhere:
 
     def _read(self, body: bytes) -> list[TopicQueues]:
         """Return the queues in a route that take messages, but those of this broker's name."""
-        route = read_json_as(body, _Route)
+        route = read_json_as(body, TopicRoute)
         masters = {
             each.broker_name: each.broker_addrs[MASTER]
             for each in route.broker_datas
@@ -162,23 +159,3 @@ class SendsElsewhere:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@decodable
-class _RouteBroker(msgspec.Struct, frozen=True, rename="camel"):
-    broker_name: str
-    cluster: str = ""
-    broker_addrs: dict[int, str] = {}
-
-
-@decodable
-class _RouteQueues(msgspec.Struct, frozen=True, rename="camel"):
-    broker_name: str
-    perm: int
-    write_queue_nums: int
-
-
-@decodable
-class _Route(msgspec.Struct, frozen=True, rename="camel"):
-    broker_datas: list[_RouteBroker] = []
-    queue_datas: list[_RouteQueues] = []

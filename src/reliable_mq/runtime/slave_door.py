@@ -18,8 +18,9 @@ from reliable_mq.broker_core.config_texts import Network
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import unmapped
 from reliable_mq.plain_text import cut
+from reliable_mq.runtime.connection_roles import SecuredProtocol
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.tls_connection import SecuredProtocol, TlsGate, is_hello
+from reliable_mq.runtime.tls_connection import TlsGate, is_hello
 from reliable_mq.runtime.tls_settings import ClientAuth, TlsMode, TlsSettings
 
 _SHOWN_MAX = 200  # characters of the names of a certificate in a line

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.connection_roles import SecuredProtocol
 from reliable_mq.runtime.server_tls import DONE, FAILED, GIVEN_UP, PLAIN, ServerTls
 from reliable_mq.runtime.tls_contexts import fault_of
 from reliable_mq.telemetry import broker_events
@@ -24,28 +25,6 @@ _HANDSHAKE = b"\x16"
 _RECORD_SIZE = 16 * 1024  # the most plain bytes of one TLS record
 # A `MemoryBIO` keeps the most that it ever had: so each connection puts little into it at once.
 _PIECE_SIZE = 64 * 1024
-
-
-class SecuredProtocol(Protocol):
-    """A protocol of asyncio that can get another transport while it is connected."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the plain transport; nothing has come yet."""
-
-    def secured(self, transport: asyncio.Transport) -> None:
-        """Take the encrypted transport, instead of the plain one, before the first data."""
-
-    def data_received(self, data: bytes) -> None:
-        """Take plain data."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-
-    def pause_writing(self) -> None:
-        """Stop writing: the peer reads too slowly."""
-
-    def resume_writing(self) -> None:
-        """Write again."""
 
 
 def is_hello(data: bytes) -> bool:

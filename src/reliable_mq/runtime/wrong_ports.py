@@ -7,19 +7,16 @@ second.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from reliable_mq.errors import FrameError
 from reliable_mq.line_limit import refusal_log
+from reliable_mq.runtime.connection_roles import SecuredProtocol
 from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import decode_command, reply
 from reliable_mq.wire.frame import FrameReader
-
-if TYPE_CHECKING:
-    from reliable_mq.runtime.tls_connection import SecuredProtocol
 
 log = refusal_log(__name__)  # a client with a wrong port connects again and again
 
@@ -59,9 +56,7 @@ def at_remoting_port(data: bytes, grpc_port: int) -> str:
     return f"this port speaks {REMOTING}, not gRPC: {where}"
 
 
-def refuse(
-    inner: "SecuredProtocol", transport: asyncio.Transport, data: bytes, reason: str
-) -> None:
+def refuse(inner: SecuredProtocol, transport: asyncio.Transport, data: bytes, reason: str) -> None:
     """Answer a peer at the port of the remoting protocol, and close its connection.
 
     Args:
@@ -82,7 +77,7 @@ def refuse(
 class GrpcRefusal(asyncio.Protocol):
     """Refuses the first call of a gRPC client, and closes the connection then."""
 
-    def __init__(self, inner: "SecuredProtocol", transport: asyncio.Transport, reason: str) -> None:
+    def __init__(self, inner: SecuredProtocol, transport: asyncio.Transport, reason: str) -> None:
         from reliable_mq.gateway.http2 import Http2Connection  # noqa: PLC0415 - rarely needed
 
         self._inner = inner

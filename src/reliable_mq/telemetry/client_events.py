@@ -104,6 +104,11 @@ TOPIC_AWAITED = info(
     "topic_awaited",
     "group %(group)s: topic %(topic)s does not exist after %(seconds)g s: nobody has sent to it",
 )
+MEMBER_IDLE = info(
+    "member_idle",
+    "group %(group)s: %(members)d members share %(queues)d queues of topic %(topic)s, so this one "
+    "gets no message of it: %(advice)s",
+)
 OFFSETS_NOT_KEPT = error("offsets_not_kept", "group %(group)s: offsets were not kept: %(error)s")
 OFFSET_CHANGED = warning(
     "offset_changed",

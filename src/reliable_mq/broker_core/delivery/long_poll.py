@@ -1,9 +1,8 @@
-"""Long polling: pulls that found no message and wait for one.
+"""Long polling: what waits, and pulls that found no message and wait for one.
 
 An answered pull leaves nothing behind. Finding the pulls for a new message costs nothing for other
 pulls. When a message arrives for pulls, they become ready; they are answered one after another, and
-count as waiting until then. Entries of the deadline heap are removed lazily: the heap is rebuilt
-when more than half of its entries are stale.
+count as waiting until then.
 Invariant L3: a waiting pull is answered exactly once, by a message or by its deadline; never after
 its connection is closed. Source: Apache RocketMQ `PullRequestHoldService`.
 """
@@ -11,6 +10,7 @@ its connection is closed. Source: Apache RocketMQ `PullRequestHoldService`.
 import heapq
 from collections import deque
 from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -86,24 +86,88 @@ class WaitingPull(msgspec.Struct, eq=False):
         self.cost = _PULL_COST + size // BYTES_FOR_COST
 
 
-class WaitingPulls:
-    """The waiting pulls: by number, by queue and tag, by connection, by deadline.
+class Waits(Protocol):
+    """A request that waits: `WaitingTable` sets its number."""
+
+    connection: int
+    deadline_ms: int
+    number: int
+
+
+W = TypeVar("W", bound=Waits)
+
+
+class WaitingTable(Generic[W]):
+    """What waits: by number, by connection, by deadline.
+
+    Entries of the deadline heap are removed lazily: the heap is rebuilt when more than half of its
+    entries are stale.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, W] = {}
+        self._by_connection: dict[int, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._last_number = 0
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all that waits is found by its connection and by its deadline."""
+        connected = {n for some in self._by_connection.values() for n in some}
+        timed = {number for _, number in self._deadlines}
+        return connected == self.waiting.keys() <= timed
+
+    def _count_of(self, connection: int) -> int:
+        return len(self._by_connection.get(connection, ()))
+
+    def _add(self, one: W) -> int:
+        """Let a request wait; return its number."""
+        number = one.number = self._last_number = self._last_number + 1
+        self.waiting[number] = one
+        self._by_connection.setdefault(one.connection, {})[number] = None
+        heapq.heappush(self._deadlines, (one.deadline_ms, number))
+        return number
+
+    def take_due(self, now_ms: int) -> W | None:
+        """Remove and return the request with the oldest passed deadline; None: there is none."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            number = heapq.heappop(self._deadlines)[1]
+            if number in self.waiting:
+                return self._remove(number)
+        return None
+
+    def forget(self, connection: int) -> None:
+        """Remove the requests of a closed connection."""
+        for number in list(self._by_connection.get(connection, ())):
+            self._remove(number)
+
+    def _remove(self, number: int) -> W:
+        one = self.waiting.pop(number)
+        of_connection = self._by_connection[one.connection]
+        del of_connection[number]
+        if not of_connection:
+            del self._by_connection[one.connection]
+        if len(self._deadlines) > 2 * len(self.waiting) + _HEAP_SIZE_MIN:
+            self._deadlines = [(each.deadline_ms, n) for n, each in self.waiting.items()]
+            heapq.heapify(self._deadlines)
+        return one
+
+
+class WaitingPulls(WaitingTable[WaitingPull]):
+    """The waiting pulls, also by queue and tag.
 
     Args:
         limits: how many may wait, and their memory; they may change, and a lower one ends no pull.
     """
 
     def __init__(self, limits: PullLimits | None = None) -> None:
+        super().__init__()
         self.limits = limits or PullLimits()
         self.refused = 0  # pulls since the start, because too many waited
         self._size = 0
         self._sizes: dict[int, int] = {}  # by connection
         self.ready: deque[dict[int, None]] = deque()  # numbers; some may not wait any more
-        self.waiting: dict[int, WaitingPull] = {}
         self._by_queue: dict[tuple[str, int], dict[int | str | None, dict[int, None]]] = {}
-        self._by_connection: dict[int, dict[int, None]] = {}
-        self._deadlines: list[tuple[int, int]] = []
-        self._last_number = 0
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -113,9 +177,7 @@ class WaitingPulls:
         found = {n for by_tag in self._by_queue.values() for some in by_tag.values() for n in some}
         found |= {n for some in self.ready for n in some if n in self.waiting}
         wanting = {number for number, pull in self.waiting.items() if pull.keys}
-        connected = {n for some in self._by_connection.values() for n in some}
-        timed = {number for _, number in self._deadlines}
-        if found != wanting or not connected == self.waiting.keys() <= timed:
+        if found != wanting or not self._is_whole:
             raise InvariantBroken(f"L3: {len(self.waiting)} pulls wait, {len(found)} are found")
         size = sum(pull.size for pull in self.waiting.values())
         if not size == self._size == sum(self._sizes.values()):
@@ -125,20 +187,17 @@ class WaitingPulls:
         """Whether one more pull may wait within the limits."""
         limits, connection = self.limits, pull.connection
         return (
-            len(self._by_connection.get(connection, ())) < limits.count_of_one
+            self._count_of(connection) < limits.count_of_one
             and self._sizes.get(connection, 0) + pull.size <= limits.size_of_one
             and self._size + pull.size <= limits.size_of_all
         )
 
     def hold(self, pull: WaitingPull) -> None:
         """Add a waiting pull."""
-        number = pull.number = self._last_number = self._last_number + 1
-        self.waiting[number] = pull
+        number = self._add(pull)
         by_tag = self._by_queue.setdefault((pull.header.topic, pull.header.queue_id), {})
         for tag in pull.keys:
             by_tag.setdefault(tag, {})[number] = None
-        self._by_connection.setdefault(pull.connection, {})[number] = None
-        heapq.heappush(self._deadlines, (pull.deadline_ms, number))
         self._count(pull.connection, pull.size)
 
     def _count(self, connection: int, size: int) -> None:
@@ -194,21 +253,8 @@ class WaitingPulls:
         pull.deadline_ms = 0
         heapq.heappush(self._deadlines, (0, pull.number))
 
-    def take_due(self, now_ms: int) -> WaitingPull | None:
-        """Remove and return the pull with the oldest passed deadline; None without due pulls."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            number = heapq.heappop(self._deadlines)[1]
-            if number in self.waiting:
-                return self._remove(number)
-        return None
-
-    def forget(self, connection: int) -> None:
-        """Remove the pulls of a closed connection."""
-        for number in list(self._by_connection.get(connection, ())):
-            self._remove(number)
-
     def _remove(self, number: int) -> WaitingPull:
-        pull = self.waiting.pop(number)
+        pull = super()._remove(number)
         key = (pull.header.topic, pull.header.queue_id)
         by_tag = self._by_queue.get(key, {})
         for tag in pull.keys:
@@ -219,11 +265,4 @@ class WaitingPulls:
         if not by_tag:
             self._by_queue.pop(key, None)
         self._count(pull.connection, -pull.size)
-        of_connection = self._by_connection[pull.connection]
-        del of_connection[number]
-        if not of_connection:
-            del self._by_connection[pull.connection]
-        if len(self._deadlines) > 2 * len(self.waiting) + _HEAP_SIZE_MIN:
-            self._deadlines = [(p.deadline_ms, n) for n, p in self.waiting.items()]
-            heapq.heapify(self._deadlines)
         return pull

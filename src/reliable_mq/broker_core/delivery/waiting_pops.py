@@ -7,14 +7,13 @@ Invariant L13: a waiting pop is answered exactly once; never after its connectio
 Source: Apache RocketMQ `PopLongPollingService`.
 """
 
-import heapq
 from collections import Counter, deque
 from itertools import repeat
 from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.delivery.long_poll import Wanted
+from reliable_mq.broker_core.delivery.long_poll import WaitingTable, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.errors import InvariantBroken
@@ -25,7 +24,6 @@ OF_QUEUE_MAX, OF_ALL_MAX = 1_024, 100_000  # Apache's popPollingSize and maxPopP
 OF_CONNECTION_MAX = 10_000
 OF_SHARE_MAX = OF_ALL_MAX // 4  # of one group, and of one user
 POLL_MAX_MS = 5 * 60 * 1_000  # Apache's clients and proxies ask for 20 seconds at most
-_HEAP_SIZE_MIN = 64
 _POP_SIZE = 1_500  # bytes of memory: measured, rounded up
 _PART_SIZE = 450
 _CHARACTER_SIZE = 4
@@ -75,27 +73,22 @@ class _Share(msgspec.Struct):
     size: int = 0
 
 
-class WaitingPops:
-    """The waiting pops, by number, by topic and queue, by connection, by deadline."""
+class WaitingPops(WaitingTable[WaitingPop]):
+    """The waiting pops, also by topic, group and queue."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, WaitingPop] = {}
+        super().__init__()
         self.ready: deque[int] = deque()  # numbers; some may not wait any more
         # Numbers by topic and key; under the names of retry topics, too.
         self._by_topic: dict[str, dict[_Key, dict[int, None]]] = {}
-        self._by_connection: dict[int, dict[int, None]] = {}
-        self._deadlines: list[tuple[int, int]] = []
-        self._last = 0
         self._size = 0
         self._shares: dict[_Owner, _Share] = {}
 
     def invariants(self) -> None:
         """Check L13 as far as this table shows it: each waiting pop is in each index."""
         found = {n for keys in self._by_topic.values() for some in keys.values() for n in some}
-        connected = {n for some in self._by_connection.values() for n in some}
-        timed = {number for _, number in self._deadlines}
         is_found = found | set(self.ready) >= self.waiting.keys() >= found
-        if not (is_found and connected == self.waiting.keys() <= timed):
+        if not (is_found and self._is_whole):
             raise InvariantBroken(f"L13: {len(self.waiting)} pops wait, {len(found)} are found")
         if self._size != sum(pop.size for pop in self.waiting.values()):
             raise InvariantBroken(f"L13: {self._size} bytes are counted")
@@ -112,7 +105,7 @@ class WaitingPops:
         return (
             len(self.waiting) < OF_ALL_MAX
             and self.count(pop.header.topic, *pop.key) <= OF_QUEUE_MAX
-            and len(self._by_connection.get(pop.connection, ())) < OF_CONNECTION_MAX
+            and self._count_of(pop.connection) < OF_CONNECTION_MAX
             and self._size + pop.size <= SIZE_MAX
             and all(map(self._has_share, _owners(pop), repeat(pop.size)))
         )
@@ -125,12 +118,9 @@ class WaitingPops:
 
     def hold(self, pop: WaitingPop) -> None:
         """Let a pop wait."""
-        number = pop.number = self._last = self._last + 1
-        self.waiting[number] = pop
+        number = self._add(pop)
         for name in _names_of(pop):
             self._by_topic.setdefault(name, {}).setdefault(pop.key, {})[number] = None
-        self._by_connection.setdefault(pop.connection, {})[number] = None
-        heapq.heappush(self._deadlines, (pop.deadline_ms, number))
         self._size += pop.size
         for owner in _owners(pop):
             share = self._shares.setdefault(owner, _Share())
@@ -172,14 +162,6 @@ class WaitingPops:
                 return self._remove(number)
         return None
 
-    def take_due(self, now_ms: int) -> WaitingPop | None:
-        """Remove and return the pop with the oldest passed deadline; None: there is none."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            number = heapq.heappop(self._deadlines)[1]
-            if number in self.waiting:
-                return self._remove(number)
-        return None
-
     def forget(self, connection: int) -> None:
         """Remove the pops of a closed connection. One that was ready wakes the next instead."""
         for number in list(self._by_connection.get(connection, ())):
@@ -199,7 +181,7 @@ class WaitingPops:
                 del self._by_topic[name]
 
     def _remove(self, number: int) -> WaitingPop:
-        pop = self.waiting.pop(number)
+        pop = super()._remove(number)
         self._unlist(pop)
         self._size -= pop.size
         for owner in _owners(pop):
@@ -208,13 +190,6 @@ class WaitingPops:
             share.size -= pop.size
             if not share.count:
                 del self._shares[owner]
-        of_connection = self._by_connection[pop.connection]
-        del of_connection[number]
-        if not of_connection:
-            del self._by_connection[pop.connection]
-        if len(self._deadlines) > 2 * len(self.waiting) + _HEAP_SIZE_MIN:
-            self._deadlines = [(p.deadline_ms, n) for n, p in self.waiting.items()]
-            heapq.heapify(self._deadlines)
         return pop
 
 

@@ -3,6 +3,8 @@
 Source: Apache RocketMQ `RebalanceImpl.rebalanceByTopic`.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from reliable_mq.client.connecting.routes import MASTER_ID, Route
@@ -30,7 +32,8 @@ class AssignmentChanges(NamedTuple):
 
     `settled` is False when it should be repeated soon. `obstacles` are the reasons, if there are
     any. `missing` are topics that no name server knows (yet). `accepted`: the brokers of all other
-    topics have answered, and count this member.
+    topics have answered, and count this member. `idle`: topics of which others have all queues, and
+    the numbers of members and of queues.
     """
 
     added: list[AssignedQueue]
@@ -39,6 +42,7 @@ class AssignmentChanges(NamedTuple):
     obstacles: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     accepted: bool = False
+    idle: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
@@ -52,6 +56,7 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
     faults: dict[str, list[str]] = {}  # topics by the error that they have in common
     obstacles: set[str] = set()
     missing: set[str] = set()
+    idle: dict[str, tuple[int, int]] = {}
     for topic in group.tags:
         try:
             route = yield from group.routes.of(topic)
@@ -75,6 +80,8 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
             obstacles.add(f"topic {topic} has no queue that may be read: give it permission 6")
         accepted = accepted and group.client_id in members
         settled = settled and group.client_id in members
+        if not share and len(members) > len(route.readable) and topic in group.subscription.topics:
+            idle[topic] = len(members), len(route.readable)
         left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
         for queue in sorted(share - group.assigned_of(topic)):
             if group.is_leaving(queue):
@@ -85,7 +92,7 @@ def rebalance(group: ConsumerGroup) -> Flow[AssignmentChanges]:
         what = "topic" if len(topics) == 1 else "topics"
         obstacles.add(f"{what} {', '.join(topics)} cannot be read: {fault}")
     return AssignmentChanges(
-        added, left, settled, frozenset(obstacles), frozenset(missing), accepted
+        added, left, settled, frozenset(obstacles), frozenset(missing), accepted, idle
     )
 
 

@@ -243,6 +243,7 @@ class QueueFetcher:
             changes = await self._client.run(rebalance(self.group))
             self._obstacles.log_repeated(changes.obstacles)
             self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
+            self._obstacles.note_idle(changes.idle, ordered=self.group.subscription.ordered)
             if changes.accepted:
                 self._acceptance.accept()
             settled = changes.settled

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Mapping
 
 from reliable_mq.telemetry import client_events
 
@@ -27,6 +28,7 @@ class Obstacles:
         self._last: frozenset[str] = frozenset()
         self._told: set[str] = set()
         self._missing: dict[str, float] = {}  # since when, by topic
+        self._idle: set[str] = set()  # topics of which a line says that this member gets nothing
         self.absent: set[str] = set()  #: topics of which a line says that they are not there
 
     def log_repeated(self, obstacles: frozenset[str]) -> None:
@@ -57,3 +59,23 @@ class Obstacles:
                 self._if_missing.log(log, group=self._group, topic=topic, seconds=MISSING_SECONDS)
                 self._missing[topic] = math.inf  # it is logged
                 self.absent.add(topic)
+
+    def note_idle(self, idle: Mapping[str, tuple[int, int]], *, ordered: bool) -> None:
+        """Log topics of which other members have all queues.
+
+        Args:
+            idle: the numbers of members and of queues, by topic.
+            ordered: whether the group keeps the order of keys, so that it needs queues.
+        """
+        advice = "" if ordered else ', or consume by="message"'
+        for topic in sorted(idle.keys() - self._idle):
+            members, queues = idle[topic]
+            client_events.MEMBER_IDLE.log(
+                log,
+                group=self._group,
+                topic=topic,
+                members=members,
+                queues=queues,
+                advice=f"give the topic more queues{advice}",
+            )
+        self._idle = set(idle)
