@@ -71,7 +71,7 @@ def test_what_nobody_acknowledges_in_time_comes_again_and_the_late_one_is_told(
                 (again,) = await simple.receive(timeout=RECEIVE_SECONDS)
                 assert again.message_id == late.message_id
                 assert (late.reconsume_times, again.reconsume_times) == (0, 1)
-                with pytest.raises(LeaseLost, match=r"the lease of message .* has ended"):
+                with pytest.raises(LeaseLost, match="is not yours any more"):
                     await simple.ack(late)
                 with pytest.raises(LeaseLost):
                     await simple.ack(late, again)  # the other one is acknowledged
