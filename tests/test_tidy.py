@@ -63,6 +63,7 @@ FACES = {"reliable_mq.client.thread_client", "reliable_mq.telemetry.log_events"}
 # Where tests may sleep, how often, and why: all else waits for a condition, by `tests.waiting`.
 SLEEPS = {
     "app/jumping_loop.py": (1, "lets a made clock go on, which takes no time"),
+    "chaos/application.py": (1, "a handler that takes longer than its lease"),
     "client/pop_broker.py": (1, "a long poll that finds nothing takes a moment"),
     "client/cluster.py": (1, "a handler that takes a while: two of one key would be seen at once"),
     "client/test_closing_servers.py": (1, "the client's seconds, which are quick"),

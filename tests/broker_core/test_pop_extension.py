@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, there
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken, ack_header
 
 from reliable_mq.broker_core.delivery.pop_extensions import Extended, PopExtensions
 from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.pop_handle import PopHandle
@@ -173,3 +174,18 @@ def test_an_extension_brings_back_nothing_that_the_group_cannot_pop(
 
     assert answer.code == code
     assert world.state.store.log.end == end
+
+
+def test_a_repeated_acknowledgement_by_the_old_handle_waits_until_it_is_stored(
+    world: PopWorld,
+) -> None:
+    send_some(world, 1)
+    (message,) = world.pop()
+    world.extend(message, 20_000)  # its answer is lost
+    world.is_writing = False
+    answers = [world.begin(Ask.ACK_MESSAGE, ack_header(message)) for _ in range(2)]
+
+    assert answers == [None, None]
+    world.is_writing = True
+    world.finish_turn()
+    assert there(world.reply_to(world.last_opaque)).code == Answer.SUCCESS

@@ -2,10 +2,12 @@
 
 import pytest
 from tests.broker_core.broker_world import GROUP, START_MS, TOPIC
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, taken
 
+from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.pop_records import CheckpointKey, PopCheckpoint
 
 
@@ -209,3 +211,33 @@ def test_a_checkpoint_of_apache_moves_the_offset_if_it_begins_there(
     world.restart(is_killed=True)
 
     assert world.bodies() == rest
+
+
+def test_a_pop_of_a_new_group_waits_until_the_group_is_saved() -> None:
+    """Otherwise a kill between the two would hand the message out twice."""
+    world = PopWorld()
+    send_some(world, 1)
+    world.is_writing = False
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header()) is None
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header(), of=2) is None
+
+    assert world.state.store.queue(TIMER_TOPIC, 0) is None, "a checkpoint is stored"
+    world.is_writing = True
+    world.finish_turn()
+    first, second = (world.reply_to(world.last_opaque - n, of=2 - n) for n in (1, 0))
+    assert first is not None
+    assert second is not None
+    assert [message.body for message in taken(first)] == [b"0"]
+    assert second.code == ResponseCode.POLLING_TIMEOUT
+
+
+def test_a_pop_of_a_group_that_cannot_be_saved_gets_nothing_and_in_time() -> None:
+    world = PopWorld()
+    send_some(world, 1)
+    world.is_writing = False
+    assert world.begin(Ask.POP_MESSAGE, world.pop_header()) is None
+    world.pass_time(5_100)
+
+    answer = world.reply_to(world.last_opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.POLLING_TIMEOUT

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_header
+from tests.broker_core.crashing import DEATHS, deaths, some, whole
 from tests.broker_core.test_timers import WorldAt, a_world, delivered, send
 
 from reliable_mq.broker_core.store.timer_wheel import Slot, TimerWheel
@@ -25,13 +26,18 @@ class Life:
     def __init__(self, disk: MemoryDisk) -> None:
         self.disk = disk
         self.now_ms = START_MS
+        self.world: BrokerWorld | None = None
         self.due_ms: dict[bytes, int] = {}
         self.answered: set[bytes] = set()
         self.maybe_recalled: set[bytes] = set()
         self.recalled: set[bytes] = set()
 
-    def open(self) -> BrokerWorld:
-        return WorldAt(self.disk, self.now_ms, timerRollWindowSlot="4")
+    def open(self, downtime_ms: int = 0) -> BrokerWorld:
+        if self.world is not None:
+            self.now_ms = self.world.now_ms
+        self.now_ms += downtime_ms
+        self.world = WorldAt(self.disk, self.now_ms, timerRollWindowSlot="4")
+        return self.world
 
     def run(self) -> None:
         """Send, take back and let time pass, with a stop in the middle."""
@@ -40,13 +46,11 @@ class Life:
             if not half:
                 world.create_topic()
             for step in range(STEPS // 2):
-                self.now_ms = world.now_ms
                 self.send(world, b"%d-%d" % (half, step), DELAYS_MS[step % len(DELAYS_MS)], step)
                 world.pass_time(STEP_MS, step=35)
                 work = world.core.begin_timer_checkpoint(world.now_ms) if step % 6 == 5 else None
                 if work:
                     work()
-            self.now_ms = world.now_ms
             world.stop()
 
     def send(self, world: BrokerWorld, body: bytes, delay_ms: int, step: int) -> None:
@@ -66,8 +70,7 @@ class Life:
 
     def assert_kept(self, downtime_ms: int) -> None:
         """Open again, wait for all that is due, and compare."""
-        self.now_ms += downtime_ms
-        world = self.open()
+        world = self.open(downtime_ms)
         world.pass_time(max(DELAYS_MS) + 1_000, step=35)
         records = world.records(TOPIC)
         bodies = [record.body for record in records]
@@ -81,8 +84,7 @@ class Life:
 @pytest.fixture(scope="module")
 def operations() -> int:
     """How many changes of the disk a life makes."""
-    life = Life(MemoryDisk())
-    life.run()
+    life = whole(Life)
     count = len(life.disk.operations)
     life.assert_kept(0)
     assert life.recalled
@@ -90,22 +92,11 @@ def operations() -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("is_power_lost", [False, True], ids=["kill", "power loss"])
-def test_every_timer_comes_once_after_a_crash_at_any_write(
+@DEATHS
+def test_every_timer_comes_once_whichever_step_of_the_disk_is_the_last(
     seed: int, is_power_lost: bool, operations: int
 ) -> None:
-    random = Random(seed)
-    for number in random.sample(range(operations), CRASHES):
-        disk = MemoryDisk()
-        disk.stop_before, disk.torn = number, random.choice((0, random.randint(1, 700)))
-        life = Life(disk)
-        with pytest.raises(MachineStopped):
-            life.run()
-        if is_power_lost:
-            disk.lose_power(random)
-        else:
-            disk.kill()
-        life.assert_kept(random.choice((0, 300, 5_000)))
+    assert list(deaths(Life, some(operations, CRASHES), seed, is_power_lost=is_power_lost))
 
 
 FIRST_FILE = "timerlog/00000000000000000000"

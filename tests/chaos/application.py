@@ -1,4 +1,4 @@
-"""The shop under chaos: orders, four groups that must hear of each, and what follows from them.
+"""The shop under chaos: orders, five groups that must hear of each, and what follows from them.
 
 `RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE` and `RELIABLE_MQ_REDIS` say where everything is. With
 `RELIABLE_MQ_DATABASES` naming a database `branch`, three of the groups have their effects in it.
@@ -6,6 +6,7 @@
 
 import os
 import random
+import time
 from typing import Any
 
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, insert, select
@@ -36,7 +37,9 @@ Index("effects_customer", EFFECTS.c.consumer_group, EFFECTS.c.customer, EFFECTS.
 
 CARRIED = "balances"
 """Each of its effects reads what the one before it wrote."""
-GROUPS = ("payments", "points", "mails", CARRIED)
+BY_MESSAGE = "parcels"
+"""The group whose processes share messages, not queues: it keeps no order."""
+GROUPS = ("payments", "points", "mails", CARRIED, BY_MESSAGE)
 AFTER = "receipts"
 """What consumes the messages that `payments` sends from its handler."""
 ONCE = "greetings"
@@ -46,6 +49,8 @@ BRANCH = "branch" if "RELIABLE_MQ_DATABASES" in os.environ else "main"
 """The database of the groups `payments`, `points` and `balances`."""
 FAILURES = 0.01
 """The share of attempts that fail by themselves."""
+SLOW, SLOW_SECONDS = 0.01, 3.0
+"""The share of parcels that take longer than a lease, and how long."""
 
 mq = ReliableMQ(
     "chaos",
@@ -99,6 +104,15 @@ async def add_points(order: dict[str, Any], session: AsyncSession) -> None:
 def write_mail(order: dict[str, Any], session: Session) -> None:
     """Many in one transaction."""
     session.execute(insert(EFFECTS), _effect("mails", order))
+    _may_fail()
+
+
+@mq.consumer("orders", group=BY_MESSAGE, by="message", ordered=False, max_attempts=1000)
+def pack_parcel(order: dict[str, Any], session: Session) -> None:
+    """By the message: popped, acknowledged one by one, extended while it takes long."""
+    session.execute(insert(EFFECTS), _effect(BY_MESSAGE, order))
+    if random.random() < SLOW:
+        time.sleep(SLOW_SECONDS)
     _may_fail()
 
 

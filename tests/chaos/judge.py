@@ -10,7 +10,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import psycopg
-from tests.chaos.application import AFTER, ANNOUNCED_EVERY, CARRIED, GROUPS, ONCE
+from tests.chaos.application import (
+    AFTER,
+    ANNOUNCED_EVERY,
+    BY_MESSAGE,
+    CARRIED,
+    GROUPS,
+    ONCE,
+)
 
 
 class Stub(NamedTuple):
@@ -126,7 +133,8 @@ def _pairs(effects: Iterable[Effect]) -> Iterable[tuple[Effect, Effect]]:
     """Yield each effect of an ordering key with the one that follows it in its group."""
     of_key: dict[tuple[str, str], list[Effect]] = defaultdict(list)
     for effect in sorted(effects):
-        if effect.customer and effect.group != ONCE:  # announcements have no ordering key
+        # Announcements have no ordering key, and by the message there is no order.
+        if effect.customer and effect.group not in (ONCE, BY_MESSAGE):
             of_key[effect.group, effect.customer].append(effect)
     for in_order in of_key.values():
         yield from pairwise(in_order)

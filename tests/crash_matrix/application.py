@@ -1,4 +1,4 @@
-"""The application that dies: orders, and what three consumer groups and a fourth one make of them.
+"""The application that dies: orders, and what four consumer groups and a fifth one make of them.
 
 Everything that it does is what a user would write. `build` makes it for one world; nothing in it
 knows at which step it will be killed.
@@ -45,7 +45,9 @@ LETTERS = Table(
 WANTED = {1: "ann", 2: "ann", 3: "bob", 4: "ann", 5: "", 6: ""}
 LONELY = 7
 """An order whose message nobody consumes: a person must be told of it."""
-GROUPS = ("payments", "points", "mails")
+GROUPS = ("payments", "points", "mails", "parcels")
+BY_MESSAGE = "parcels"
+"""The group whose processes share messages, not queues; it keeps no order."""
 AFTER = "receipts"
 """What consumes the messages that `payments` sends from its handler, once for each order."""
 FAILS_FIRST = 3
@@ -112,6 +114,11 @@ def _consume_orders(mq: ReliableMQ, world: World) -> None:
         order: dict[str, Any], session: AsyncSession, message: ReceivedMessage
     ) -> None:
         await session.execute(insert(EFFECTS), _effect("points", order))
+        _fail_first(order, message)
+
+    @mq.consumer(topic, group=world.group(BY_MESSAGE), by="message", ordered=False, concurrency=2)
+    def pack_parcel(order: dict[str, Any], session: Session, message: ReceivedMessage) -> None:
+        session.execute(insert(EFFECTS), _effect(BY_MESSAGE, order))
         _fail_first(order, message)
 
     @mq.consumer(topic, group=world.group("mails"), batch=3, concurrency=2, database=second(world))

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from tests.crash_matrix.application import AFTER, COUNT_MAX, GROUPS, WANTED, build
+from tests.crash_matrix.application import AFTER, BY_MESSAGE, COUNT_MAX, GROUPS, WANTED, build
 from tests.crash_matrix.modes import Role
 from tests.crash_matrix.placing import BY_CALL, by_an_idempotent_call, order_of, place_missing
 from tests.crash_matrix.worlds import CHECK_BACK, LONG_AGO, Books, World
@@ -36,6 +36,7 @@ FAR = 1_000_000
 UNSETTLED = "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
 UNSENT = "FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
 _EFFECTS_OF_ORDERS = f"FROM effects WHERE consumer_group <> '{AFTER}'"
+_BY_MESSAGE = f"FROM effects WHERE consumer_group = '{BY_MESSAGE}'"
 _TOLD = "FROM rmq_alert WHERE state = 2"
 _TOMBSTONES = "FROM rmq_message_stub WHERE status = 2 AND length(content) = 0"
 _NOT_ASKED_FOR = (
@@ -158,6 +159,7 @@ def drain(world: World) -> None:
     with resending(mq), mq, Books(world) as books, Client(world.broker) as client:
         wait(lambda: books.count(UNSETTLED) == 0)
         wait(lambda: is_read_to_the_end(client, world))
+        wait(lambda: books.count(_BY_MESSAGE) >= len(WANTED))  # what is in flight is read already
         if world.is_half:  # a half that nobody ended is asked for, and nothing must come of it
             time.sleep(CHECKED_BACK_SECONDS)
             wait(lambda: is_read_to_the_end(client, world))

@@ -13,6 +13,7 @@ import msgspec
 from tests.simulation.kinds import ASKED
 from tests.simulation.pair_canaries import PAIR_CANARIES, PAIR_HABITATS
 from tests.simulation.plan import SEGMENT_SIZES
+from tests.simulation.pop_canaries import POP_CANARIES, POP_HABITATS
 
 from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.clients import ClientTable
@@ -252,6 +253,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a queue trimmed too far": (ConsumeQueue, "trim", _trim_too_far),
     "an answer twice": (Answers, "release", _answer_twice),
     **PAIR_CANARIES,
+    **POP_CANARIES,
 }
 
 
@@ -346,6 +348,7 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
     },
     "a repeated end too early": {"duplicate": 0.5, "disk_ms": 5.0, "kinds_off": []},
     **PAIR_HABITATS,
+    **POP_HABITATS,
 }
 
 

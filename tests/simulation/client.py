@@ -28,13 +28,18 @@ class Caller:
 
     is_broker = False
 
-    def __init__(self, world: World, machine: Machine) -> None:
+    def __init__(
+        self,
+        world: World,
+        machine: Machine,
+        serialize_types: Sequence[int] = (JSON, JSON, ROCKETMQ),
+    ) -> None:
         self._world = world
         self._machine = machine
         self._link: Link | None = None
         self._opaque = 0
         self._waiting: dict[int, Heard] = {}
-        self._serialize_type = world.random.choice((JSON, JSON, ROCKETMQ))
+        self._serialize_type = world.random.choice(serialize_types)
         self.on_request: Callable[[Command], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
 

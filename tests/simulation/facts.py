@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from reliable_mq.broker_core.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_revive_topic
 from reliable_mq.wire.properties import (
     DELAY,
+    POP_CK_OFFSET,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TAGS,
@@ -70,12 +71,13 @@ class Entry(msgspec.Struct, eq=False):
     level: int
     real_topic: str
     real_queue_id: int
-    due_ms: int  # of a message in the timers' topic, else 0
+    due_ms: int  # of a message in the timers' topic, else 0; what pops note has none
     is_timed_delivery: bool
     half_offset: int  # of a committed message: where its half is
     unique_key: str
     deleted_key: str  # of a recall: the unique key of what it takes back
     checks: int  # of a half: how often it was asked for
+    came_back: str  # of a popped message: its checkpoint, and its number there
     number: int = -1  # in the log
     shown_ms: int = 0
 
@@ -116,6 +118,7 @@ def _log_offset(entry: Entry) -> int:
 def entry_of(record: Record) -> Entry:
     """Return what the model keeps of a record."""
     properties = record.property_map()
+    is_timed = record.topic == TIMER_TOPIC and not is_revive_topic(properties.get(REAL_TOPIC, ""))
     return Entry(
         record.topic,
         record.queue_id,
@@ -130,12 +133,15 @@ def entry_of(record: Record) -> Entry:
         int(properties.get(DELAY, "0")),
         properties.get(REAL_TOPIC, ""),
         int(properties.get(REAL_QUEUE_ID, "0")),
-        _slot_due_ms(properties, record.store_time_ms) if record.topic == TIMER_TOPIC else 0,
-        TIMER_DELIVERED_MS in properties and record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC),
+        _slot_due_ms(properties, record.store_time_ms) if is_timed else 0,
+        TIMER_DELIVERED_MS in properties
+        and POP_CK_OFFSET not in properties
+        and record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC),
         record.prepared_transaction_offset,
         properties.get(UNIQ_KEY, ""),
         properties.get(TIMER_DELETED_KEY, ""),
         int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
+        properties.get(POP_CK_OFFSET, ""),
     )
 
 

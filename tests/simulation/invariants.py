@@ -8,5 +8,7 @@ def check_invariants(core: BrokerCore) -> None:
     state = core.state
     stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
     served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
-    for table in (*stored, *served):
+    popped = (state.pops, state.notifications, state.orders, state.timers.revival)
+    for table in (*stored, *served, *popped):
         table.invariants()
+    state.popped.invariants(state.store.log.durable)

@@ -9,7 +9,7 @@ The model sees what the broker sees (commands, time, how far the disk has come) 
     and its topic, if that is new, is in its file
     a message shows in its queue when it is stored, and a pull returns exactly what is there
     a delayed message is delivered in order, never early, late or twice in one life, and never lost;
-    a timed one in its millisecond, and once; a half ends once, and is unseen before
+    a timed one in its millisecond, and once; a half ends once, and is unseen before; see `popped`
     after a crash the log is a prefix of what was written, with everything in it that was safe;
     tables say what their files said
 """
@@ -25,6 +25,7 @@ from tests.simulation.disk_log import records_of, survivors
 from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of, first_kept
 from tests.simulation.halves import Halves
 from tests.simulation.plan import Plan
+from tests.simulation.popped import PoppedMessages
 from tests.simulation.tables import Tables
 from tests.simulation.timers import TimedMessages
 from tests.simulation.waiting import Waiting
@@ -60,6 +61,8 @@ class Model:
         self.delays = Delays(self, plan.tick_ms, plan.queue_file_size)
         self.timers = TimedMessages(self, plan.tick_ms, plan.queue_file_size)
         self.halves = Halves(self, plan)
+        self.popped = PoppedMessages(self, plan)
+        self._of_time = (self.delays, self.timers, self.halves, self.popped)
         self.waiting = Waiting()
         self.has_room = True
         self.refusal: int | None = None  # the code with which sends are refused now
@@ -148,9 +151,8 @@ class Model:
             self._disturbed()
 
     def _disturbed(self) -> None:
-        self.delays.disturbed()
-        self.timers.disturbed()
-        self.halves.disturbed()
+        for each in self._of_time:
+            each.disturbed()
 
     def ticked(self, now_ms: int) -> None:
         """Note that the broker looked at the clock."""
@@ -244,7 +246,8 @@ class Model:
     def _is_by_itself(self, entry: Entry, now_ms: int) -> bool:
         """Whether the broker has a reason of its own for a record."""
         return (
-            self.delays.delivered(entry, now_ms)
+            self.popped.recorded(entry, now_ms)
+            or self.delays.delivered(entry, now_ms)
             or self.timers.delivered(entry, now_ms)
             or self.halves.recorded(entry, now_ms)
         )
@@ -310,9 +313,8 @@ class Model:
             if self._disk.has_had_room_ms > _ROOM_FOUND_MS:
                 raise Violation("the disk has room, and sends are refused for want of it")
             return
-        self.delays.nothing_is_late(now_ms)
-        self.timers.nothing_is_late(now_ms)
-        self.halves.nothing_is_late(now_ms)
+        for each in self._of_time:
+            each.nothing_is_late(now_ms)
 
     # lives
 
@@ -361,7 +363,8 @@ class Model:
         self.on_opened(core)
         self.tables.opened(disk, self)
         self.delays.opened(disk)
-        self.timers.opened(core.state.timers.not_taken_up)
+        for each in (self.timers, self.popped):
+            each.opened(core.state.timers.not_taken_up)
         self.halves.opened()
 
     def _cut(self, count: int) -> None:
@@ -369,9 +372,8 @@ class Model:
         for entry in reversed(self.log[count:]):
             self.queues[entry.topic, entry.queue_id].entries.pop()
             del self.by_offset[entry.log_offset]
-            self.delays.forget(entry)
-            self.timers.forget(entry)
-            self.halves.forget(entry)
+            for each in self._of_time:
+                each.forget(entry)
         del self.log[count:]
         self._acknowledged = min(self._acknowledged, count)
         for queue in self.queues.values():
@@ -388,8 +390,7 @@ class Model:
 
     def shown_count(self, topic: str, queue_id: int) -> int:
         """Return how many messages a queue shows."""
-        queue = self.queues.get((topic, queue_id))
-        return queue.visible if queue else 0
+        return (self.queues.get((topic, queue_id)) or Queue()).visible
 
     def readable(self, log_offset: int) -> Entry | None:
         """Return the message that begins at a log offset, when a client may read it."""

@@ -13,6 +13,7 @@ import msgspec
 from tests.simulation.world import World
 
 from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
@@ -81,11 +82,13 @@ class Network:
     def send(self, link: Link, command: Command) -> None:
         """Carry a request to the broker.
 
-        Halves are not doubled where they are checked: nothing would tell their copies apart.
+        Halves are not doubled where they are checked: nothing would tell their copies apart. Nor is
+        another time for a popped message: a client uses the last handle that it is told.
         """
         plan = self._world.plan
         checks_halves = plan.half_check_ms or plan.set_clock_every_ms  # that begins a round, too
         may_double = not (checks_halves and _is_half(command))
+        may_double &= command.code != RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         self._carry(link, encode_command(command), 0)
         if not self._world.is_calm and self._world.chance(plan.duplicate) and may_double:
             copy = msgspec.structs.replace(command, opaque=next(self._copies))

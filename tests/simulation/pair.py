@@ -15,6 +15,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.names import ADDRESS as NAME_SERVER
 from tests.simulation.names import WorldNames
+from tests.simulation.promoted_pops import all_come_back
 from tests.simulation.roles import ALL, PORT, Role
 from tests.simulation.settings import config_of
 from tests.simulation.watched_disk import WatchedDisk
@@ -198,6 +199,9 @@ class Pair:
         self.world.note("the master is lost")
         self.master.destroy()
         self.promote()
+        if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
+            core = self.opened_again(self.slave_disk, self.slave_properties)
+            all_come_back(core, self.slave_disk, self.world.now_ms)
 
     def promote(self) -> None:
         """End the slave, however it goes, and promote its store as the operator does.

@@ -57,6 +57,7 @@ class Plan(msgspec.Struct, kw_only=True):
     full_for_ms: float
     clean_ms: int  # between two looks at how full the disk is
     segments_kept: int  # with more of them the disk is so full that the oldest go; 0: all stay
+    popper_count: int = 0  # consumers by the message
     # the slave
     role: str = ""  # of the master; "": there is no slave
     slave_timeout_ms: int = 0  # for so long an answer of a SYNC_MASTER waits; 0: none waits
@@ -122,6 +123,7 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         full_for_ms=random.choice((100.0, 2_000.0)),
         clean_ms=random.choice((200, 1_000)),
         segments_kept=int(sometimes(0.3, random.choice((2, 4)))),
+        popper_count=Random(f"{seed} poppers").choice((0, 1, 2, 4, 4, 7)),
     )
     role = random.choice(("", "", "ASYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER"))
     return _with_slave(plan, role, random) if role else plan

@@ -15,6 +15,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.pair import Pair
 from tests.simulation.plan import START_MS, plan_of
+from tests.simulation.popper import Popper
 from tests.simulation.rivalry import CALM_MS, COPY_MS, RIVALRY_MS, Rivalry
 from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
@@ -74,6 +75,7 @@ class Scene:
             FlowProducer(world, self.machine, self.model, number)
             for number in range(plan.flow_client_count)
         ]
+        self.poppers = [Popper(world, self.machine, number) for number in range(plan.popper_count)]
         self._again_and_again(plan.crash_every_ms, self._hurt_machine)
         self._again_and_again(plan.disconnect_every_ms, self._cut_somebody)
         self._again_and_again(plan.set_clock_every_ms, self._set_clock)
@@ -99,6 +101,7 @@ class Scene:
     def _cut_somebody(self) -> None:
         callers = [asker.caller for asker in self.askers]
         callers += [producer.caller for producer in self.producers]
+        callers += [popper.caller for popper in self.poppers]
         self.world.random.choice(callers).disconnect()
 
     def _set_clock(self) -> None:
@@ -143,6 +146,7 @@ class Scene:
         self.model.delays.all_are_delivered()
         self.model.timers.all_are_delivered()
         self.model.halves.all_are_settled()
+        self.model.popped.all_are_settled(core)
         self._everything_can_be_read()
         for producer in self.producers:
             producer.everything_is_where_it_was_said_to_be()

@@ -65,7 +65,7 @@ def test_a_former_master_is_fenced_gives_up_what_nobody_was_told_of_and_follows(
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):
-        alone = {"role": "", "slave_timeout_ms": 0}
+        alone = {"role": "", "slave_timeout_ms": 0, "popper_count": 0}
         changes = {"duration_ms": 3_000.0, **alone, **HABITATS.get(name, {})}
         seeds = (FOUND_BY.get(name, 0), *range(HIDDEN_MAX))
         outcomes = (play(seed, changes=changes) for seed in seeds)

@@ -37,7 +37,8 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "waiting_sends", state.answers.waiting
     yield "waiting_pulls", len(state.pulls)
     yield "waiting_pops", len(state.pops.waiting) + len(state.notifications.waiting)
-    yield "popped_messages", sum(sum(each.values()) for each in state.popped.in_flight.values())
+    yield "popped_messages", state.popped.total
+    yield "popped_messages_gone_total", state.popped.gone
     yield "topics", len(state.topics)
     yield "consumer_groups", len(state.groups)
     yield "commit_log_start_bytes", log.start

@@ -3,6 +3,7 @@
 Source: Apache RocketMQ `SubscriptionGroupManager`, `SubscriptionGroupConfig`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -66,6 +67,7 @@ class GroupTable:
         self._auto_create = auto_create
         self.version = DataVersion()
         self.is_dirty = False
+        self.unsaved: set[str] = set()  # groups that a crash would take
 
     def invariants(self) -> None:
         """G1; see the class."""
@@ -109,6 +111,8 @@ class GroupTable:
 
     def set_group(self, group: GroupConfig, now_ms: int) -> None:
         """Add or replace a group."""
+        if group.group_name not in self.by_name:
+            self.unsaved.add(group.group_name)
         self._set(group)
         self.version.advance(now_ms)
         self.is_dirty = True
@@ -116,6 +120,10 @@ class GroupTable:
     def _set(self, group: GroupConfig) -> None:
         self._rows.set(group.group_name, group)  # first: it raises for text that JSON cannot hold
         self.by_name[group.group_name] = group
+
+    def saved(self, names: frozenset[str]) -> Callable[[], None]:
+        """Return what notes that these groups are saved."""
+        return lambda: self.unsaved.difference_update(names)
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""

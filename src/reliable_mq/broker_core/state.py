@@ -364,6 +364,7 @@ class BrokerState:
         """Save the groups."""
         self.groups.is_dirty = False
         self.files.change(GROUPS_PATH, self.groups.dump)
+        self.files.when_saved(self.groups.saved(frozenset(self.groups.unsaved)))
 
     def notify_group(self, name: str) -> None:
         """Tell the members of a consumer group to rebalance: now, or soon if there are many."""

@@ -65,6 +65,11 @@ POPPED_MESSAGE_DROPPED = warning(
     "popped message %(message_id)s (key %(key)s) at log offset %(log_offset)d does not come back: "
     "%(error)s",
 )
+POPPED_MESSAGE_GONE = warning(
+    "popped_message_gone",
+    "the message at offset %(queue_offset)d of %(topic)s queue %(queue_id)d, which group %(group)s "
+    "had popped, does not come back: %(reason)s",
+)
 TIMER_ENTRY_MISSING = error(
     "timer_entry_missing",
     "timer log: no entry at %(position)d; earlier entries of its slot are lost",

@@ -336,7 +336,12 @@ _BROKER = (
     _of_broker("waiting_sends", "Sends that wait until the log is stored"),
     _of_broker("waiting_pulls", "Pulls that wait for a message"),
     _of_broker("waiting_pops", "Pops that wait for a message, and notifications"),
-    _of_broker("popped_messages", "Messages popped since the start that are still in flight"),
+    _of_broker(
+        "popped_messages_gone_total",
+        "Popped messages that did not come back, because the broker had deleted them",
+        "counter",
+    ),
+    _of_broker("popped_messages", "Popped messages that are in flight"),
     _of_broker("topics", "Topics, the broker's own included"),
     _of_broker("consumer_groups", "Known consumer groups"),
     _of_broker("commit_log_start_bytes", "Log offset of the oldest kept message", unit="bytes"),

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tests.simulation.asked import Kind
 from tests.simulation.client import Asking
-from tests.simulation.kinds import groups, offsets, pulls, recalls, sends, transactions
+from tests.simulation.kinds import groups, offsets, pops, pulls, recalls, sends, transactions
 
 from reliable_mq.wire.codes import RequestCode
 
@@ -49,6 +49,10 @@ JUDGES: Mapping[int, Kind] = {
     RequestCode.END_TRANSACTION: transactions.EndTransaction(),
     RequestCode.CONSUMER_SEND_MSG_BACK: sends.SendBack(),
     RequestCode.PULL_MESSAGE: _pull,
+    RequestCode.POP_MESSAGE: pops.Pop(),
+    RequestCode.ACK_MESSAGE: pops.Ack(),
+    RequestCode.BATCH_ACK_MESSAGE: pops.BatchAck(),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: pops.Extend(),
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.Commit(),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.Reset(),
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.Committed(),

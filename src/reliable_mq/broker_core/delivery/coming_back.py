@@ -5,9 +5,8 @@ stored in the same one. Its next pop finds it there.
 Source: Apache RocketMQ `PopReviveService`.
 """
 
-from collections.abc import Iterator
-
 from reliable_mq.broker_core.delivery.popped import PoppedPlace
+from reliable_mq.broker_core.delivery.popped_before import begin_count, units_of
 from reliable_mq.broker_core.delivery.revival import DueCheckpoint
 from reliable_mq.broker_core.names import (
     REVIVE_GROUP,
@@ -19,7 +18,7 @@ from reliable_mq.broker_core.names import (
 from reliable_mq.broker_core.needed_topics import ensure_pop_retry_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import StoredMessage
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.errors import MessageRefused, RecordError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -59,12 +58,15 @@ def bring_back(state: BrokerState, now_ms: int) -> int:
     while (due := revival.due(until_ms)) is not None:
         if count >= _MESSAGES_MAX or size > _SIZE_MAX:
             return count
-        if _is_wanted(state, due):
+        reason = _reason_against(state, due)
+        if reason is None:
             for index in range(len(due.checkpoint.offsets)):
                 if due.waiting >> index & 1:
                     size += _bring_one(state, due, index, now_ms)
                     due.waiting &= ~(1 << index)
                     count += 1
+        else:
+            _note_gone(state, due, reason)
         revival.forget(due)
     timers.ended.count(state.store.log.end)
     if state.popped.revive_queues and not revival.unplaced:
@@ -85,26 +87,56 @@ def _end_revive_queues(state: BrokerState) -> None:
     state.popped.revive_queues.clear()
 
 
-def _is_wanted(state: BrokerState, due: DueCheckpoint) -> bool:
-    """Whether the topic and the group of a checkpoint exist, and this broker has popped it."""
+def _reason_against(state: BrokerState, due: DueCheckpoint) -> str | None:
+    """Return why the messages of a checkpoint do not come back; None: they do.
+
+    "": somebody has deleted the topic or the group, and knows it.
+    """
     key = due.checkpoint.key
     is_known = popped_topic(key.topic, key.group) in state.topics.by_name
-    is_own = key.broker in ("", state.config.broker_name)
-    return is_known and is_own and key.group in state.groups.by_name
+    if not is_known or key.group not in state.groups.by_name:
+        return ""
+    if key.broker not in ("", state.config.broker_name):
+        return f"the broker {key.broker} has handed it out, and this one is another"
+    return None
+
+
+def _note_gone(state: BrokerState, due: DueCheckpoint, reason: str) -> None:
+    """Note that the messages that wait do not come back."""
+    state.popped.ended(due.checkpoint.key, due.checkpoint.revive_ms, due.waiting.bit_count())
+    for index, offset in enumerate(due.checkpoint.offsets):
+        if reason and due.waiting >> index & 1:
+            _log_gone(state, due, offset, reason)
+
+
+def _log_gone(state: BrokerState, due: DueCheckpoint, offset: int, reason: str) -> None:
+    key = due.checkpoint.key
+    state.popped.gone += 1
+    broker_events.POPPED_MESSAGE_GONE.log(
+        log,
+        topic=key.topic,
+        queue_id=key.queue_id,
+        queue_offset=offset,
+        group=key.group,
+        reason=reason,
+    )
 
 
 def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) -> int:
     """Store one message again, unless it is gone or was back before a crash; return its size."""
     key = due.checkpoint.key
-    state.popped.ended(key, 1)
+    state.popped.ended(key, due.checkpoint.revive_ms, 1)
     if state.timers.ended.has_come_back(due.place, index):
         return 0
     queue = state.store.queue(key.topic, key.queue_id)
     offset = due.checkpoint.offsets[index]
-    if queue is None or not queue.first <= offset < queue.end:
-        return 0
-    record = state.store.reader.message(queue, offset)
+    record = None
+    if queue is not None and queue.first <= offset < queue.end:
+        record = state.store.reader.message(queue, offset)
     if record is None:
+        is_old = queue is not None and offset < queue.first
+        reason = "retention has deleted it meanwhile" if is_old else "its record cannot be read"
+        _log_gone(state, due, offset, reason)
         return 0
     name = key.topic
     if not is_retry_topic(name):
@@ -153,7 +185,7 @@ def settle_popped(state: BrokerState) -> None:
     Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
     topic, as Apache's broker does.
     """
-    state.popped.counted_from_ms = state.started_ms
+    begin_count(state)
     state.popped.latest_ms = state.store.appender.last_time_ms
     _raise_offsets(state)
     _raise_by_orders(state)
@@ -188,7 +220,7 @@ def _raise_offsets(state: BrokerState) -> None:
         oldest_ms = state.store.appender.last_time_ms - saved_ms
         begin = _begin_of_recent(state, queue, begin, oldest_ms)
     code = tags_code(CHECKPOINT)
-    for number, unit in _units(queue, begin, queue.end):
+    for number, unit in units_of(queue, begin, queue.end):
         if unit.tags_code != code:
             continue
         record = state.store.reader.message(queue, number)
@@ -217,12 +249,6 @@ def _raise_by_orders(state: BrokerState) -> None:
             state.orders.forget_queue(topic, group, queue_id)
         elif state.orders.raises_offsets and (known is None or known < next_offset):
             state.offsets.commit(group, topic, queue_id, next_offset)
-
-
-def _units(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
-    while first < end and (units := queue.units(first, end - first)):
-        yield from enumerate(units, first)
-        first += len(units)
 
 
 def _raise_offset(state: BrokerState, record: Record, number: int) -> None:

@@ -83,8 +83,9 @@ class _File(msgspec.Struct, rename="camel"):
 class Popped:
     """What was popped, and is not committed or not acknowledged yet.
 
-    `in_flight` counts messages by topic, group and queue; only those that were popped since the
-    start, at `counted_from_ms`. `number` counts pops.
+    `in_flight` counts messages by topic, group and queue. Those that were in flight at the start,
+    at `counted_from_ms`, are added later, see `popped_before`: `uncounted` records are left. Until
+    then a number may be negative. `number` counts pops.
     """
 
     def __init__(self) -> None:
@@ -98,6 +99,8 @@ class Popped:
         self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
         self.acks_ms = 0
         self.counted_from_ms = 0
+        self.uncounted = 0
+        self.gone = 0  # since the start: messages in flight that retention has deleted
         self._acked: dict[CheckpointKey, set[int]] = {}  # the last checkpoints that had some
         # Of the revive topic, by queue: the last record that an earlier broker has put there.
         self.revive_queues: dict[int, int] = {}
@@ -136,13 +139,33 @@ class Popped:
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many messages of a queue are in flight in a group."""
         counts = self.in_flight.get((topic, group)) if self.in_flight else None
-        return 0 if counts is None else counts.get(queue_id, 0)
+        return 0 if counts is None else max(0, counts.get(queue_id, 0))
 
-    def popped(self, place: PoppedPlace, count: int, popped_ms: int) -> None:
+    @property
+    def total(self) -> int:
+        """How many messages are in flight in all groups."""
+        return sum(max(0, each) for counts in self.in_flight.values() for each in counts.values())
+
+    def was_in_flight(self, revive_ms: int) -> bool:
+        """Whether messages that come back at this time were in flight at the start, or are now.
+
+        Not what is popped under a clock that was set back behind the start.
+        """
+        return revive_ms > self.counted_from_ms
+
+    def all_counted(self) -> None:
+        """Note that everything is counted that was in flight at the start."""
+        self.uncounted = 0
+        for key, counts in list(self.in_flight.items()):
+            self.in_flight[key] = {queue: count for queue, count in counts.items() if count > 0}
+            if not self.in_flight[key]:
+                del self.in_flight[key]
+
+    def popped(self, place: PoppedPlace, count: int, revive_ms: int) -> None:
         """Note that messages were popped, whose checkpoint is durable with the log at `end`."""
         self.commit_later(place)
         self.pairs.add((place.topic, place.group))
-        if popped_ms >= self.counted_from_ms:
+        if self.was_in_flight(revive_ms):
             self.add(place.topic, place.group, place.queue_id, count)
         self.is_changed = True
 
@@ -198,16 +221,15 @@ class Popped:
                 del self.resets[key]
         self.is_changed |= bool(self.resets)
 
-    def ended(self, of: CheckpointKey, count: int) -> None:
+    def ended(self, of: CheckpointKey, revive_ms: int, count: int) -> None:
         """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
         topic, group, queue_id = of.topic, of.group, of.queue_id
-        counts = (
-            self.in_flight.get((topic, group)) if of.popped_ms >= self.counted_from_ms else None
-        )
-        if counts is None or queue_id not in counts:
+        is_known = queue_id in self.in_flight.get((topic, group), ())
+        if not self.was_in_flight(revive_ms) or not (is_known or self.uncounted):
             return
-        counts[queue_id] -= count
-        if counts[queue_id] <= 0:
+        self.add(topic, group, queue_id, -count)
+        counts = self.in_flight[topic, group]
+        if not counts[queue_id] or (counts[queue_id] < 0 and not self.uncounted):
             del counts[queue_id]
             if not counts:
                 del self.in_flight[topic, group]
@@ -221,7 +243,7 @@ class Popped:
             acked = self._acked[key] = set()
             if len(self._acked) > _ACKED_MAX:
                 del self._acked[next(iter(self._acked))]
-        self.ended(key, len(set(offsets) - acked))
+        self.ended(key, revive_ms, len(set(offsets) - acked))
         acked.update(offsets)
         acks = self.acks.get(key)
         if acks is None:

@@ -15,6 +15,7 @@ import heapq
 from array import array
 from collections.abc import Callable
 
+from reliable_mq.broker_core.delivery.done_entries import leave_done
 from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
 from reliable_mq.broker_core.delivery.revival import Revival
@@ -384,17 +385,14 @@ class Timers:
             self.followed.save()
             return
         self.ended.stored(self._store.log.end)
-        now_ms = self._delivered_ms
-        files.begin_checkpoint(self._store, now_ms)()
         waiting = {position for bucket in self._buckets.values() for position in bucket}
         waiting.update(self.revival.positions())
-
-        def is_needed(position: int, entry: TimerEntry) -> bool:
-            return position in waiting or entry.magic & (DELETE | ROLL) == DELETE
-
-        slot_ms, end_ms = files.read_ms, min(self._loaded_ms, self._used_ms + self._precision_ms)
-        while slot_ms < end_ms:
-            files.leave(slot_ms, is_needed)
-            slot_ms = files.next_used(slot_ms + self._precision_ms, end_ms)
-        files.begin_checkpoint(self._store, now_ms)()
+        leave_done(
+            files,
+            self._store,
+            waiting,
+            end_ms=min(self._loaded_ms, self._used_ms + self._precision_ms),
+            slot_ms=self._precision_ms,
+            now_ms=self._delivered_ms,
+        )
         files.close()

@@ -22,6 +22,7 @@ from reliable_mq.broker_core.requests.pop_checks import (
     refuse_long_attempt,
     refuse_too_long,
 )
+from reliable_mq.broker_core.requests.pop_new_group import hold_until_saved, waiting_pop
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
@@ -129,22 +130,19 @@ def _wait(
     state: BrokerState, request: Request, header: PopMessageHeader, wanted: Wanted, pop: _Pop
 ) -> Command | None:
     """Let a pop wait that found nothing, unless it may not."""
-    connection, command = request.connection, request.command
+    command = request.command
+    is_new = header.consumer_group in state.groups.unsaved
     deadline_ms = poll_end_ms(header.born_time, header.poll_time, request.now_ms)
-    if header.poll_time <= 0 or deadline_ms <= request.now_ms:
+    if not is_new and (header.poll_time <= 0 or deadline_ms <= request.now_ms):
         return _nothing(command, ResponseCode.POLLING_TIMEOUT, pop)
-    waiting = WaitingPop(
-        connection.id,
-        connection.address,
-        Command(command.code, command.opaque, serialize_type=command.serialize_type),
-        header,
-        deadline_ms,
-        wanted,
-        request.user,
-    )
+    waiting = waiting_pop(request, header, deadline_ms, wanted)
     if not state.pops.has_room(waiting):
         return _nothing(command, ResponseCode.POLLING_FULL, pop)
-    if not command.is_oneway:
+    if command.is_oneway:
+        return None
+    if is_new:
+        hold_until_saved(state, request, waiting)
+    else:
         _hold(state, waiting, pop)
     return None
 
@@ -224,6 +222,8 @@ def _pop(
     revive_queue = ORDER_QUEUE if header.order else number % REVIVE_QUEUES
     room, size = header.max_msg_nums, state.config.pull_size_max
     pop = _Pop(header, wanted, now_ms, user, revive_queue, room, size)
+    if header.consumer_group in state.groups.unsaved:
+        return pop
     turn = state.popped.turn_of(header.topic, header.consumer_group)
     is_retry_first = not header.order and turn.is_of_retries()
     if is_retry_first:
@@ -332,7 +332,7 @@ def _hand_out(
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),
             len(offsets),
-            pop.now_ms,
+            checkpoint.revive_ms,
         )
     state.statistics.pulled(group, topic, queue_id, len(offsets), len(body))
     if state.quotas.limit_pulls:

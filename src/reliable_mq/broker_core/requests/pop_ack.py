@@ -220,7 +220,6 @@ def _as_extended(state: BrokerState, acks: _Acks) -> Iterator[_Acks]:
         if extended is None:
             plain.append(offset)
         else:
-            extensions.used(extended.key)
             yield *extended, (offset,)
     yield key, handle, plain
 

@@ -66,12 +66,12 @@ def change_invisible_time(state: BrokerState, request: Request) -> Command | Non
     )
     checkpoint = PopCheckpoint(key, header.invisible_time, (header.offset,), next_offset=NO_POP)
     place = append_checkpoint(state, checkpoint, handle.revive_queue, request.now_ms)
-    is_counted = False  # not if it was popped before the start, or is back
+    is_counted = False  # not if it is back
     if needs_record(state, origin, handle, (header.offset,), request.now_ms):
         acks = PopAcks(origin, (header.offset,))
         place = append_acks(state, acks, handle.revive_ms, handle.revive_queue, request.now_ms)
-        is_counted = origin.popped_ms >= state.popped.counted_from_ms
-    if not is_counted:
+        is_counted = state.popped.was_in_flight(handle.revive_ms)
+    if not is_counted and state.popped.was_in_flight(checkpoint.revive_ms):
         state.popped.add(header.topic, header.consumer_group, header.queue_id, 1)
     made = PopHandle(
         header.offset,

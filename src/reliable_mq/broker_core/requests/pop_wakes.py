@@ -6,6 +6,7 @@ Source: Apache RocketMQ `PopLongPollingService`, `ConsumerOrderInfoLockManager`.
 
 from collections.abc import Iterable
 
+from reliable_mq.broker_core.delivery.popped_before import count_some
 from reliable_mq.broker_core.requests.notification import answer_notification
 from reliable_mq.broker_core.requests.pop import answer_waiting_pop
 from reliable_mq.broker_core.state import BrokerState
@@ -42,6 +43,8 @@ class PopWakes:
         """Answer pops whose time is over, and wake those whose queue is free again."""
         state, room = self._state, _DUE_COST_MAX
         state.popped.now_ms = now_ms
+        if state.popped.uncounted:
+            count_some(state)
         if len(state.orders):
             for _ in range(_FREED_MAX):
                 free = state.orders.take_free(now_ms)

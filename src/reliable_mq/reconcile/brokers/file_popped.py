@@ -4,8 +4,12 @@ Receives the path of a store directory. It follows the queues of timed messages 
 log backwards, to where everything is over. It opens files for reading only.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -42,16 +46,43 @@ def read_in_flight(store: str, now_ms: int, newest_ms: int) -> Progress:
     queues = [queue for queue in queues_of(root) if holds_checkpoints(queue.topic)]
     if not queues:
         return {}
-    folder = root / "commitlog"
-    segments = sorted(path for path in folder.iterdir() if is_offset_name(path.name))
     oldest_ms = min(now_ms, newest_ms) - INVISIBLE_MS_MAX - LATE_MS
-    found = (each for queue in queues for each in _newest(queue, segments, oldest_ms))
-    return in_flight(found, now_ms, newest_ms)
+    with closing(_Segments(root / "commitlog")) as segments:
+        found = (each for queue in queues for each in _newest(queue, segments, oldest_ms))
+        return in_flight(found, now_ms, newest_ms)
 
 
-def _newest(
-    queue: QueueFiles, segments: Sequence[Path], oldest_ms: int
-) -> Iterator[tuple[str, bytes]]:
+class _Segments:
+    """The files of a log; each is opened once, when its first record is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted(path for path in folder.iterdir() if is_offset_name(path.name))
+        self._begins = [int(path.name) for path in self._paths]
+        self._opened: dict[int, BinaryIO | None] = {}
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in filter(None, self._opened.values()):
+            file.close()
+
+    def record(self, offset: int, size: int) -> Record | None:
+        """Return the record at a log offset; None: it is not there, or cannot be read."""
+        index = bisect_right(self._begins, offset) - 1
+        if index < 0 or not 0 < size <= RECORD_SIZE_MAX:
+            return None
+        try:
+            if index not in self._opened:
+                self._opened[index] = None  # if it is gone, it stays so
+                self._opened[index] = self._paths[index].open("rb", buffering=0)
+            file = self._opened[index]
+            if file is None:
+                return None
+            return decode_record(os.pread(file.fileno(), size, offset - self._begins[index]))
+        except (OSError, RecordError):
+            return None
+
+
+def _newest(queue: QueueFiles, segments: _Segments, oldest_ms: int) -> Iterator[tuple[str, bytes]]:
     """Yield tag and body of the notes that a queue lists, from the newest back."""
     low, high = queue.bounds()
     while high > low:
@@ -60,7 +91,7 @@ def _newest(
         for offset, size, tags_code in reversed(units.tolist()):
             if tags_code not in _TAG_CODES:
                 continue
-            record = _record(segments, offset, size)
+            record = segments.record(offset, size)
             if record is not None and (tag := _tag_of_note(queue.topic, record)):
                 yield tag, record.body
         if not len(units) or _is_before(segments, units[0], oldest_ms):
@@ -87,23 +118,7 @@ def _tag_of_note(topic: str, record: Record) -> str:
     return tag if real.startswith(REVIVE_PREFIX) and tag in TAGS else ""
 
 
-def _is_before(segments: Sequence[Path], unit: np.void, oldest_ms: int) -> bool:
+def _is_before(segments: _Segments, unit: np.void, oldest_ms: int) -> bool:
     """Return whether the record of a unit was stored before a time; also if it is gone."""
-    record = _record(segments, int(unit["offset"]), int(unit["size"]))
+    record = segments.record(int(unit["offset"]), int(unit["size"]))
     return record is None or record.store_time_ms < oldest_ms
-
-
-def _record(segments: Sequence[Path], offset: int, size: int) -> Record | None:
-    """Return the record at a log offset; None: it is not there, or cannot be read."""
-    if not 0 < size <= RECORD_SIZE_MAX:
-        return None
-    for path in reversed(segments):
-        base = int(path.name)
-        if base <= offset:
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset - base)
-                    return decode_record(file.read(size))
-            except (OSError, RecordError):
-                return None
-    return None

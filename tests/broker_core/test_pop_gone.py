@@ -1,0 +1,70 @@
+"""Popped messages that cannot come back: the broker says so, and counts them."""
+
+import pytest
+from tests.broker_core.broker_world import GROUP, TOPIC
+from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld
+from tests.broker_core.test_housekeeping import age, clean
+
+from reliable_mq.broker_core.figures import broker_samples
+
+ALL_DAY = ";".join(f"{hour:02d}" for hour in range(24))
+
+
+def gone(world: PopWorld) -> float:
+    """Return what the metric says."""
+    (value,) = (
+        sample.value
+        for sample in broker_samples(world.state, world.now_ms)
+        if sample.name == "reliable_mq_broker_popped_messages_gone_total"
+    )
+    return value
+
+
+def test_what_retention_deletes_in_flight_is_logged_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = PopWorld(deleteWhen=ALL_DAY)
+    clean(world)
+    for number in range(3):
+        world.send(b"%d" % number)
+    world.create_topic("others")
+    world.pass_time(200)
+    for _ in range(150):
+        world.send(b"y" * 4_000, topic="others")
+    first, *_ = world.pop()
+    world.ack(first)
+    age(world, 2, 80)
+    clean(world)
+    clean(world)
+    world.pass_time(2 * INVISIBLE_MS, step=500)
+
+    assert world.bodies() == []
+    assert gone(world) == 2
+    for offset in (1, 2):
+        line = f"the message at offset {offset} of {TOPIC} queue 0, which group {GROUP} had popped"
+        assert f"{line}, does not come back: retention has deleted it meanwhile" in caplog.text
+
+
+def test_what_a_broker_of_another_name_has_popped_is_logged_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = PopWorld()
+    for number in range(2):
+        world.send(b"%d" % number)
+    world.pop()
+    world.properties["brokerName"] = "another"
+    world.restart()
+    world.pass_time(2 * INVISIBLE_MS, step=500)
+
+    assert gone(world) == 2
+    assert "the broker b has handed it out, and this one is another" in caplog.text
+
+
+def test_what_somebody_has_deleted_is_not_gone() -> None:
+    world = PopWorld()
+    world.send()
+    world.pop()
+    world.state.groups.remove(GROUP, world.now_ms)
+    world.pass_time(2 * INVISIBLE_MS, step=500)
+
+    assert gone(world) == 0

@@ -1,0 +1,80 @@
+"""A promoted store goes on with what was in flight at its master: its log says whether it did."""
+
+from tests.simulation.disk_log import survivors
+from tests.simulation.facts import Violation
+from tests.simulation.popped import BROKER
+from tests.simulation.watched_disk import WatchedDisk
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.names import is_revive_topic
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.wire.pop_records import (
+    ACK,
+    ACKS,
+    CHECKPOINT,
+    CheckpointKey,
+    PopCheckpoint,
+    decode_acks,
+    decode_checkpoint,
+)
+from reliable_mq.wire.properties import POP_CK_OFFSET, REAL_TOPIC, TAGS
+
+_WAIT_MS = 9_000  # longer than any message is hidden
+_STEP_MS = 50
+
+
+def all_come_back(core: BrokerCore, disk: WatchedDisk, now_ms: int) -> None:
+    """Let a broker that nobody asks go on until nothing may be in flight, and check its log."""
+    for time_ms in range(now_ms, now_ms + _WAIT_MS, _STEP_MS):
+        core.tick(time_ms)
+        _write(core, disk)
+    _check(core)
+
+
+def _write(core: BrokerCore, disk: WatchedDisk) -> None:
+    """Make everything durable that the broker hands out."""
+    while True:
+        turn = core.take_turn()
+        if not (turn.batch or turn.files):
+            return
+        if turn.batch:
+            CommitLog.write_batch(turn.batch)
+            CommitLog.sync(turn.batch)
+        for path, text in turn.files.items():
+            disk.write_text(path, text)
+        if turn.batch:
+            core.stored(turn.batch.end, durable=True)
+        if turn.files:
+            core.saved()
+
+
+def _check(core: BrokerCore) -> None:
+    open_: dict[tuple[CheckpointKey, int], PopCheckpoint] = {}
+    places: dict[tuple[int, int], tuple[CheckpointKey, int]] = {}
+    ended: set[tuple[CheckpointKey, int]] = set()
+    for record in survivors(core.state.store.log):
+        properties = record.property_map()
+        tag = properties.get(TAGS, "")
+        if POP_CK_OFFSET in properties:
+            place, _, index = properties[POP_CK_OFFSET].partition(" ")
+            message = places.get((int(place), int(index)))
+            if message is None:  # its checkpoint has expired
+                continue
+            if message in ended:
+                raise Violation(f"the promoted store brings {message} back, which has ended")
+            if record.store_time_ms < open_[message].revive_ms:
+                raise Violation(f"the promoted store brings {message} back early")
+            ended.add(message)
+        elif is_revive_topic(properties.get(REAL_TOPIC, "")) and tag == CHECKPOINT:
+            checkpoint = decode_checkpoint(record.body)
+            for number, offset in enumerate(checkpoint.offsets):
+                message = checkpoint.key, offset
+                open_[message] = checkpoint
+                places[record.commit_log_offset, number] = message
+        elif is_revive_topic(properties.get(REAL_TOPIC, "")) and tag in (ACK, ACKS):
+            acks = decode_acks(record.body, BROKER)
+            ended.update((acks.key, offset) for offset in acks.offsets)
+    for key, offset in open_.keys() - ended:
+        first, end = core.state.store.bounds(key.topic, key.queue_id)
+        if first <= offset < end:
+            raise Violation(f"the promoted store never brings {offset} of {key} back")
