@@ -32,6 +32,7 @@ from bench.send_throughput import pin_to_two_cores
 from bench.table_text import OURS
 
 SDKS = ("java", "python")
+JAVA_SDK = "rocketmq-client-java 5.2.0"
 SETTLE_SECONDS_MAX = 10.0
 JAVA_FLAGS = ("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC")
 RECEIVERS = {"java": 16, "python": 1}
@@ -181,6 +182,17 @@ def whole_figures(sides: Sequence[Side]) -> list[dict[str, Any]]:
     return found
 
 
+def report(sdk: str, rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the table of an SDK, and keep its results unless the turns were short."""
+    settings = {k: v for k, v in vars(options).items() if k not in ("small", "sdks")}
+    settings["sdk"] = JAVA_SDK if sdk == "java" else RIVALS[0]
+    name = f"sdk-{sdk}" if options.proxy == "cluster" else f"sdk-{sdk}-local"
+    results = raw_results.of_now(name, settings, rounds)
+    if not options.small:
+        print(f"raw results: {raw_results.write(results)}")
+    print(sdk_table(results), flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Apache's official SDKs at both sides.")
     parser.add_argument("--sdks", nargs="+", choices=SDKS, default=list(SDKS))
@@ -203,21 +215,14 @@ def main() -> int:
     pin_to_two_cores()
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-sdk-"))
     print(f"logs are in {directory} until it has gone well", flush=True)
+    is_bad = False
     with running(directory, options) as sides:
-        rounds = [
-            line for sdk in options.sdks for line in measure_sdk(sdk, sides, directory, options)
-        ]
-        rounds += whole_figures(sides)
-    settings = {k: v for k, v in vars(options).items() if k not in ("small", "sdks")}
-    settings |= {"sdks": " ".join(options.sdks), "versions": RIVALS[0]}
-    results = raw_results.of_now(
-        "sdk" if options.proxy == "cluster" else "sdk-local", settings, rounds
-    )
-    if not options.small:
-        print(f"raw results: {raw_results.write(results)}")
-    print(sdk_table(results))
+        for sdk in options.sdks:
+            rounds = measure_sdk(sdk, sides, directory, options)
+            is_bad |= any(each.get("errors") for each in rounds)
+            report(sdk, [*rounds, *whole_figures(sides)], options)
     shutil.rmtree(directory)
-    return 1 if any(each.get("errors") for each in rounds) else 0
+    return int(is_bad)
 
 
 if __name__ == "__main__":

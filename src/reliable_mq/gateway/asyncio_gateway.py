@@ -17,7 +17,7 @@ from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_questions import Answer, Questions, Roster
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_rights import Rights
-from reliable_mq.gateway.asyncio_upstream import Ask, Upstream
+from reliable_mq.gateway.asyncio_upstream import Ask, Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
@@ -26,6 +26,7 @@ from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 
 Handle = Callable[[Caller, Any], Awaitable[Any]]
+Begin = Callable[[Caller, Any], Begun | None]
 Stream = Callable[[Caller, Any, Write], Awaitable[None]]
 
 
@@ -78,6 +79,11 @@ class Gateway:
             "QueryOffset": self._pulling.query_offset,
         }
         """The calls with one answer, by name."""
+        self.quick: dict[str, Begin] = {
+            "SendMessage": producing.begin_send,
+            "AckMessage": receipts.begin_ack,
+        }
+        """Those of them that one request to the broker of this process may answer."""
         self.streamed: dict[str, Stream] = {
             "ReceiveMessage": consuming.receive,
             "PullMessage": self._pulling.pull,

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
+from reliable_mq.client.connecting.routes import Route
 from reliable_mq.errors import RecordError
 from reliable_mq.gateway import sending
 from reliable_mq.gateway.acting import Acting
 from reliable_mq.gateway.asyncio_rights import Rights
-from reliable_mq.gateway.asyncio_upstream import Upstream
+from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
 from reliable_mq.gateway.message_types import TYPES
@@ -98,6 +99,25 @@ class Producing:
         except RpcRefused:
             await self._rights.send(topic)  # else it would tell of topics that the user may not see
             raise
+        begun = self._begun(outgoing, route)
+        return begun.finish(await upstream.ask(begun.address, begun.command))
+
+    def begin_send(self, caller: Caller, call: Any) -> Begun | None:
+        """Begin a SendMessage to a topic of which all is known; None: `send` must answer it.
+
+        Raises:
+            RpcRefused: when `send` would refuse it.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        outgoing = sending.read_messages(call.messages, caller.host, now_ms)
+        upstream, topic = self._upstream, outgoing.topic
+        route, kinds = upstream.known_route(topic), upstream.known_kinds(topic)
+        if route is None or kinds is None:
+            return None
+        sending.check_kind(outgoing, kinds)
+        return self._begun(outgoing, route)
+
+    def _begun(self, outgoing: sending.Outgoing, route: Route) -> Begun:
         queues = route.writable
         if not queues:
             raise RpcRefused(Code.FORBIDDEN, "no writable queue")
@@ -107,9 +127,12 @@ class Producing:
             else next(self._turn) % len(queues)
         )
         queue = queues[number]
-        address = route.brokers[queue.broker_name].addresses[0]
-        answer = await upstream.ask(address, sending.command_of(outgoing, queue.queue_id))
-        return self._answered(outgoing, queue.broker_name, answer)
+        name = queue.broker_name
+        return Begun(
+            route.brokers[name].addresses[0],
+            sending.command_of(outgoing, queue.queue_id),
+            lambda answer: self._answered(outgoing, name, answer),
+        )
 
     def _answered(self, outgoing: sending.Outgoing, broker: str, answer: Command) -> Any:
         code = _STORED.get(answer.code)

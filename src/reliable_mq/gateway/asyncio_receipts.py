@@ -7,15 +7,15 @@ Source: Apache RocketMQ `AckMessageActivity`, `ChangeInvisibleDurationActivity`,
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import ACTING
-from reliable_mq.gateway.asyncio_upstream import Upstream, unless_refused
+from reliable_mq.gateway.asyncio_upstream import Begun, Upstream, unless_refused
 from reliable_mq.gateway.caller import Caller
-from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
@@ -23,8 +23,8 @@ from reliable_mq.gateway.renewals import Due, Held
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.wire import properties as p
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import request
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
 
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 _LAST_SECONDS = 3.0
@@ -124,19 +124,38 @@ class Receipts:
             for each in call.entries
         ]
         outcomes = [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
-        response = TYPES["AckMessageResponse"]()
-        for each, (code, text) in zip(call.entries, outcomes, strict=True):
-            entry = response.entries.add(
-                message_id=each.message_id, receipt_handle=each.receipt_handle
-            )
-            entry.status.code, entry.status.message = code, text
-        codes = {code for code, _ in outcomes}
-        code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
-        if not outcomes:
-            code = Code.BAD_REQUEST
-        response.status.code = code
-        response.status.message = "there is nothing to acknowledge" if not outcomes else code.name
-        return response
+        return _acknowledged(call, outcomes)
+
+    def begin_ack(self, caller: Caller, call: Any) -> Begun | None:
+        """Begin an AckMessage of one message that is not renewed; None: `acknowledge` answers it.
+
+        Raises:
+            RpcRefused: when `acknowledge` would refuse the message, or the call.
+        """
+        if len(call.entries) != 1:
+            return None
+        topic, group = call.topic.name, call.group.name
+        check_topic(topic)
+        check_group(group)
+        entry = call.entries[0]
+        session = self._sessions.find(caller.client_id)
+        if session is not None and (group, entry.message_id, entry.receipt_handle) in session.held:
+            return None
+        handle = read_handle(entry.receipt_handle)
+        _check_fresh(handle)
+        address = self._upstream.known_master(handle.popped.broker, topic)
+        if not address:
+            return None
+
+        def finish(answer: Command) -> Any:
+            outcome = Code.OK, "OK"
+            if answer.code != ResponseCode.SUCCESS:
+                refused = refused_by_broker(answer.code, answer.remark)
+                outcome = refused.code, str(refused)
+            return _acknowledged(call, [outcome])
+
+        command = request(RequestCode.ACK_MESSAGE, _named_by(handle, topic, group))
+        return Begun(address, command, finish)
 
     async def _acknowledge(
         self, session: Session | None, topic: str, group: str, message_id: str, text: str
@@ -328,6 +347,21 @@ def _named_by(handle: Handle, topic: str, group: str) -> dict[str, str]:
         "offset": str(handle.popped.offset),
         "bname": handle.popped.broker,
     }
+
+
+def _acknowledged(call: Any, outcomes: Sequence[tuple[Code, str]]) -> Any:
+    """Return the answer to an AckMessage, given what has become of each of its messages."""
+    response = TYPES["AckMessageResponse"]()
+    for each, (code, text) in zip(call.entries, outcomes, strict=True):
+        entry = response.entries.add(message_id=each.message_id, receipt_handle=each.receipt_handle)
+        entry.status.code, entry.status.message = code, text
+    codes = {code for code, _ in outcomes}
+    code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
+    if not outcomes:
+        code = Code.BAD_REQUEST
+    response.status.code = code
+    response.status.message = "there is nothing to acknowledge" if not outcomes else code.name
+    return response
 
 
 def _check_fresh(handle: Handle) -> None:

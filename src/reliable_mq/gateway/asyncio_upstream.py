@@ -9,10 +9,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from reliable_mq.client.connecting.routes import Broker, Route, decode_cluster, decode_route
-from reliable_mq.errors import ConnectionLost, ProtocolError, RequestTimeout, Unavailable
+from reliable_mq.errors import (
+    ConnectionLost,
+    ProtocolError,
+    ReliableMQError,
+    RequestTimeout,
+    Unavailable,
+)
 from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
 from reliable_mq.gateway.group_policy import GroupPolicy, policy_of
@@ -36,6 +42,36 @@ _MISSING = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
 }
 """Answers that say that there is nothing to know, so that what is new applies."""
+
+OnAnswer = Callable[[Command | ReliableMQError], None]
+"""Takes an answer, or why there is none."""
+
+
+class Teller(Protocol):
+    """The broker of this process, for requests that nobody signs and no task waits for."""
+
+    def reaches(self, address: str) -> bool:
+        """Whether it is the server at an address, and takes requests."""
+
+    def tell(self, host: str, command: Command, timeout: float, on_answer: OnAnswer) -> None:
+        """Take a request of a client at an address; `hand_over` must follow."""
+
+    def hand_over(self, number: int) -> None:
+        """Hand over what was told on a connection of clients with this number.
+
+        This is done at once. If many connections are active, it is done in the next turn of the
+        loop: requests that come together share a write to the log.
+        """
+
+
+class Begun(NamedTuple):
+    """A call whose answer is that of one request."""
+
+    address: str
+    command: Command
+    finish: Callable[[Command], Any]
+    """Makes the answer of the call of that of the request; raises RpcRefused."""
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -146,10 +182,8 @@ class Upstream:
         """
         try:
             return await self._ask(address, command, timeout)
-        except RequestTimeout as error:
-            raise RpcRefused(Code.PROXY_TIMEOUT, str(error)) from error
-        except (ConnectionLost, Unavailable) as error:
-            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+        except (RequestTimeout, ConnectionLost, Unavailable) as error:
+            raise refused_by(error) from error
 
     async def asked(self, address: str, command: Command, timeout: float = ASK_SECONDS) -> Command:
         """Ask a broker, and return its answer if it is no refusal.
@@ -204,15 +238,21 @@ class Upstream:
         found = {each.name: each for route in self._routes.all() for each in route.brokers.values()}
         return tuple(found.values()) or self._clusters.known("") or ()
 
+    def known_master(self, name: str, topic: str) -> str:
+        """Return the address of a broker's master if the route of a topic says it; else ""."""
+        route = self._routes.known(topic)
+        broker = None if route is None else route.brokers.get(name)
+        return (broker.master or "") if broker is not None else ""
+
     async def master(self, name: str, topic: str) -> str:
         """Return the address of a broker's master.
 
         Raises:
             RpcRefused: when there is no such broker.
         """
-        route = self._routes.known(topic)
-        if route is not None and (broker := route.brokers.get(name)) is not None and broker.master:
-            return broker.master
+        known = self.known_master(name, topic)
+        if known:
+            return known
         for each in await self.brokers():
             if each.name == name and each.master:
                 return each.master
@@ -290,6 +330,12 @@ class Upstream:
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
         return policy_of(_fields(answer.body))
+
+
+def refused_by(error: ReliableMQError) -> RpcRefused:
+    """Return what a client is told when a server does not answer."""
+    code = Code.PROXY_TIMEOUT if isinstance(error, RequestTimeout) else Code.INTERNAL_SERVER_ERROR
+    return RpcRefused(code, str(error))
 
 
 async def unless_refused(work: Coroutine[Any, Any, None]) -> None:

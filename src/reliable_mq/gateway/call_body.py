@@ -52,7 +52,8 @@ def decode_call(name: str, body: bytes | bytearray) -> Any:
         raise BodyRefused(_INTERNAL, "the request is not one whole message")
     if body[0]:
         raise BodyRefused(_UNIMPLEMENTED, "compressed requests are not understood")
-    if has_many_fields(body, PREFIX_SIZE, ENTRIES_MAX + _OTHER_FIELDS_MAX):
+    most = ENTRIES_MAX + _OTHER_FIELDS_MAX
+    if len(body) > most and has_many_fields(body, PREFIX_SIZE, most):  # a field has a byte or more
         raise RpcRefused(
             Code.BAD_REQUEST, f"a call has at most {ENTRIES_MAX} messages or entries: make several"
         )

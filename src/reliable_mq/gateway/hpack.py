@@ -145,6 +145,9 @@ def plain_of(text: bytes) -> bytes:
     return plain
 
 
+_STATIC_COUNT = len(_STATIC)
+
+
 class HeaderReader:
     """The header blocks of one connection, in their order.
 
@@ -176,8 +179,9 @@ class HeaderReader:
         while at < end:
             first = block[at]
             if first & 0x80:
-                index, at = self._number(block, at, 7)
-                header = self._entry(index)
+                is_short = first < 0xFF
+                index, at = (first & 0x7F, at + 1) if is_short else self._number(block, at, 7)
+                header = _STATIC[index - 1] if 0 < index <= _STATIC_COUNT else self._entry(index)
             elif first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
                 if headers or limit > TABLE_SIZE:
@@ -203,9 +207,9 @@ class HeaderReader:
         return headers
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
-        if 0 < index <= len(_STATIC):
+        if 0 < index <= _STATIC_COUNT:
             return _STATIC[index - 1]
-        at = index - len(_STATIC) - 1
+        at = index - _STATIC_COUNT - 1
         if not 0 <= at < len(self._table):
             raise FrameError(f"a header refers to entry {index} of the table, which is not there")
         return self._table[at]

@@ -35,7 +35,7 @@ class BrokerEndpoint:
         ip = options.properties.get("brokerIP1", options.host)
         self._own = address_of(ip, server.listener.port)
         self._guard = guard = server.guard
-        self._direct = DirectBroker(server, self._requested_here, self._own_user)
+        self._direct = DirectBroker(server, self._requested_here, self._own_user, self._own)
         own = server.name_server
         self._listeners = [server.listener] if own is None else [server.listener, own.listener]
         self._names = GrpcUpstream(dial=own.private_socket) if own is not None else None
@@ -53,6 +53,7 @@ class BrokerEndpoint:
             limits=server.listener.limits,
             authenticate=partial(signer_of, find=find) if find is not None else None,
             on_refused=guard.note_refused if guard is not None else None,
+            teller=self._direct if guard is None else None,
         )
 
     @property

@@ -9,8 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reliable_mq.access.users import User
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
+from reliable_mq.gateway.asyncio_upstream import ASK_SECONDS, Begun, Teller, refused_by
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
 from reliable_mq.gateway.http2_frames import Stream
@@ -18,6 +20,7 @@ from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.line_limit import limited_log, refusal_log
 from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.command import Command
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.grpc_connection import GrpcConnection
@@ -39,6 +42,7 @@ class Calls:
         gateway: answers them.
         authenticate: returns the user who has signed a call, or refuses it; None: nobody signs.
         on_refused: called when a signature is refused.
+        teller: the broker of this process; None: there is none.
     """
 
     def __init__(
@@ -46,12 +50,15 @@ class Calls:
         gateway: Gateway,
         authenticate: Authenticate | None = None,
         on_refused: Callable[[], None] | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self._gateway = gateway
         self._authenticate = authenticate
         self._on_refused = on_refused
+        self._teller = teller if authenticate is None else None
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
+        self._has_told = False  # whether `hand_over` has something to do
 
     def answer(
         self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
@@ -61,12 +68,52 @@ class Calls:
         if refused is not None:
             connection.respond(stream, refusal(name, refused.code, str(refused)))
             return
+        teller, begun = self._teller, self._begin_quickly(name, caller, call)
+        if teller is not None and begun is not None:
+            self._tell(teller, connection, stream, name, begun, caller)
+            return
         handle = self._gateway.unary.get(name)
         if handle is None:
             text = f"{name} is not supported"
             connection.respond(stream, refusal(name, Code.NOT_IMPLEMENTED, text))
             return
         self._run(self._answered(connection, stream, name, handle, caller, call))
+
+    def _tell(
+        self, teller: Teller, connection: "GrpcConnection", stream: Stream, name: str,
+        begun: Begun, caller: Caller,
+    ) -> None:  # fmt: skip
+        """Tell the broker of this process what a call wants.
+
+        No task waits for the answer: that would cost as much as the rest of the call.
+        """
+
+        def on_answer(answer: Command | ReliableMQError) -> None:
+            connection.respond(stream, _response(name, begun, answer))
+
+        teller.tell(caller.host, begun.command, ASK_SECONDS, on_answer)
+        self._has_told = True
+
+    def _begin_quickly(self, name: str, caller: Caller, call: Any) -> Begun | None:
+        """Begin a call that one request to the broker of this process answers, if it is one."""
+        teller = self._teller
+        begin = None if teller is None else self._gateway.quick.get(name)
+        if teller is None or begin is None:
+            return None
+        acting = ACTING.set(Acting(caller.host))
+        try:
+            begun = begin(caller, call)
+        except Exception:  # noqa: BLE001 - a task meets it again, and says it
+            return None
+        finally:
+            ACTING.reset(acting)
+        return begun if begun is not None and teller.reaches(begun.address) else None
+
+    def hand_over(self, number: int) -> None:
+        """Hand over what brokers were told on a connection; answers may have come afterwards."""
+        if self._has_told and self._teller is not None:
+            self._has_told = False
+            self._teller.hand_over(number)
 
     async def _answered(
         self, connection: "GrpcConnection", stream: Stream, name: str, handle: Handle,
@@ -166,3 +213,17 @@ class Calls:
         task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+def _response(name: str, begun: Begun, answer: Command | ReliableMQError) -> Any:
+    """Return the answer to a call, given that of the broker."""
+    try:
+        if not isinstance(answer, ReliableMQError):
+            return begun.finish(answer)
+        refused = refused_by(answer)
+    except RpcRefused as error:
+        refused = error
+    except Exception:  # noqa: BLE001 - it is logged, and the others go on
+        broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
+        refused = RpcRefused(Code.INTERNAL_SERVER_ERROR, _BUG)
+    return refusal(name, refused.code, str(refused))

@@ -137,6 +137,7 @@ class GrpcConnection(asyncio.Protocol):
                 self._gone(stream)
         if self._coming and self._timer is None:
             self._timer = self._loop.call_later(REQUEST_SECONDS / 4, self._end_late)
+        self._calls.hand_over(self._connection.id)
         if http2.out:
             self._flush_soon()
         self._note_sizes()

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from reliable_mq.access.users import User
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.errors import ConnectionLost, FrameError
+from reliable_mq.errors import ConnectionLost, FrameError, ReliableMQError
 from reliable_mq.gateway.acting import ACTING
+from reliable_mq.gateway.asyncio_upstream import OnAnswer
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.grpc_upstream import sign_for_caller
 from reliable_mq.runtime.link import Waiters
@@ -24,7 +25,32 @@ from reliable_mq.wire.record import address_of, pack_host
 
 _OPAQUE_MASK = 0x7FFFFFFF
 _HERE = "127.0.0.1"
+_FEW_SPEAKERS, _SPEAKERS_SECONDS = 2, 0.02
 OnRequest = Callable[[str, Command], Command | None]
+
+
+class _Told:
+    """Stands for a future: hands an answer on at once, where a future waits for the loop."""
+
+    __slots__ = ("_is_done", "_on_answer")
+
+    def __init__(self, on_answer: OnAnswer) -> None:
+        self._on_answer = on_answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether the answer has come."""
+        return self._is_done
+
+    def set_result(self, result: Command, /) -> None:
+        """Hand the answer on."""
+        self._is_done = True
+        self._on_answer(result)
+
+    def set_exception(self, exception: ReliableMQError, /) -> None:
+        """Hand on why there is none."""
+        self._is_done = True
+        self._on_answer(exception)
 
 
 class DirectBroker(asyncio.Protocol):
@@ -34,13 +60,18 @@ class DirectBroker(asyncio.Protocol):
         server: the broker; it has started.
         on_request: takes the requests of the broker.
         own_user: returns who signs requests that are not for a user of a client; None: nobody.
+        address: of the broker, as routes have it.
 
     Raises:
         ConnectionLost: when the broker takes no more connections.
     """
 
     def __init__(
-        self, server: BrokerServer, on_request: OnRequest, own_user: Callable[[], User | None]
+        self,
+        server: BrokerServer,
+        on_request: OnRequest,
+        own_user: Callable[[], User | None],
+        address: str,
     ) -> None:
         self._server = server
         self._on_request = on_request
@@ -50,11 +81,40 @@ class DirectBroker(asyncio.Protocol):
             raise ConnectionLost("the broker takes no more connections")
         self._number = number
         self._own_user = own_user
+        self._address = address
         self._waiters = Waiters("the broker of this process", self._loop)
         self._reader = FrameReader()
         self._opaque = 0
         self._later: deque[tuple[str, Command]] = deque()  # with the address of its client
         self._is_due = self._is_busy = self._is_closed = False
+        self._speakers: set[int] = set()  # connections of clients that told something lately
+        self._counted_at = 0.0
+        self._peer: tuple[str, PeerConnection] = ("", PeerConnection(number, b"", ""))
+
+    def reaches(self, address: str) -> bool:
+        """Whether the broker is the one at an address, and takes requests."""
+        return address == self._address and not self._is_closed
+
+    def tell(self, host: str, command: Command, timeout: float, on_answer: OnAnswer) -> None:
+        """Take a request of a client at an address that nobody signs; `hand_over` must follow.
+
+        The answer is handed on when it is there, also before `hand_over` returns.
+        """
+        command.opaque = opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        self._waiters.put(opaque, command.code, timeout, _Told(on_answer))
+        self._later.append((host, command))
+
+    def hand_over(self, number: int) -> None:
+        """Hand over what was told; see `gateway.asyncio_upstream.Teller`."""
+        now = self._loop.time()
+        if now - self._counted_at > _SPEAKERS_SECONDS:
+            self._counted_at = now
+            self._speakers.clear()
+        self._speakers.add(number)
+        if len(self._speakers) > _FEW_SPEAKERS:
+            self._schedule()
+        elif self._later and not self._is_busy:
+            self._hand_over()
 
     def ask(self, _address: str, command: Command, timeout: float) -> Awaitable[Command]:
         """Ask the broker; see `gateway.asyncio_upstream.Ask`."""
@@ -93,7 +153,10 @@ class DirectBroker(asyncio.Protocol):
 
     def _peer_at(self, host: str) -> PeerConnection:
         """Return this connection with the address of a client: policies may name addresses."""
-        return PeerConnection(self._number, pack_host(host, 0), address_of(host, 0))
+        if self._peer[0] != host:
+            peer = PeerConnection(self._number, pack_host(host, 0), address_of(host, 0))
+            self._peer = host, peer
+        return self._peer[1]
 
     # What the listener of the broker needs.
 

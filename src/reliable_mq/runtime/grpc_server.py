@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.asyncio_gateway import Gateway
+from reliable_mq.gateway.asyncio_upstream import Teller
 from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.grpc_calls import Authenticate, Calls
 from reliable_mq.runtime.grpc_connection import GrpcConnection
@@ -23,6 +24,7 @@ class GrpcServer:
         limits: of the connections.
         authenticate: returns the user who has signed a call; None: nobody signs.
         on_refused: called when a signature is refused.
+        teller: the broker of this process; None: there is none.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -35,9 +37,10 @@ class GrpcServer:
         limits: ConnectionLimits | None = None,
         authenticate: Authenticate | None = None,
         on_refused: Callable[[], None] | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.gateway = gateway
-        calls = Calls(gateway, authenticate, on_refused)
+        calls = Calls(gateway, authenticate, on_refused, teller)
         self._host = ""
         self.listener = Listener(
             self, tls=tls, limits=limits, make=lambda listener: GrpcConnection(listener, calls)

@@ -25,6 +25,8 @@ def java_string_hash(text: str) -> int:
 
 # A topic has few tags and many messages. A text longer than any real tag is not worth the memory.
 _known_tags_hash = lru_cache(maxsize=4096)(java_string_hash)
+topic_hash = lru_cache(maxsize=1024)(java_string_hash)
+"""Returns `java_string_hash` of a topic: there are few, with many messages."""
 _REMEMBERED_LENGTH_MAX = 255
 
 

@@ -9,6 +9,7 @@ milliseconds. Source: Apache RocketMQ `ExtraInfoUtil`, `KeyBuilder`.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from reliable_mq.errors import ProtocolError
@@ -18,6 +19,7 @@ ORDER_QUEUE = 999
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
 _RETRY_PREFIX, _V2_SEPARATOR = "%RETRY%", "+"
 _OF_KIND = {RETRY: "_", RETRY_V2: _V2_SEPARATOR}
+_KNOWN_LENGTH_MAX = 255
 _FIELDS = ("start offset", "pop time", "invisible time", "revive queue", "kind", "broker", "queue")
 
 
@@ -80,6 +82,10 @@ def parse_handle(text: str) -> PopHandle:
     Raises:
         HandleInvalid: when a field is missing or is no number.
     """
+    return _known_handle(text) if len(text) <= _KNOWN_LENGTH_MAX else _parse(text)
+
+
+def _parse(text: str) -> PopHandle:
     fields = text.split(" ")
     if len(fields) < len(_FIELDS):
         missing = _FIELDS[len(fields) if text else 0]
@@ -102,6 +108,10 @@ def _number(text: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError
     return number
+
+
+# The gRPC endpoint and the broker behind it read a handle one after the other.
+_known_handle = lru_cache(maxsize=256)(_parse)
 
 
 def start_offset_field(topic: str, queue_id: int, start_offset: int) -> str:

@@ -119,6 +119,7 @@ def pack_host(ip: str, port: int) -> bytes:
     return ipaddress.ip_address(ip).packed + struct.pack(">i", port)
 
 
+@lru_cache(maxsize=1024)
 def unpack_host(packed: bytes) -> tuple[str, int]:
     """Return (ip, port) of a packed host."""
     return str(ipaddress.ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big", signed=True)

@@ -38,7 +38,7 @@ from reliable_mq.errors import InvariantBroken, MessageRefused, StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.message_facts import facts_in
-from reliable_mq.wire.java_hash import java_string_hash
+from reliable_mq.wire.java_hash import topic_hash
 from reliable_mq.wire.properties import TAGS, decode_properties
 
 log = limited_log(__name__)
@@ -206,7 +206,7 @@ class Timers:
             slot_ms=slot_ms,
             commit_log_offset=timed.place,
             size=timed.size,
-            topic_hash=java_string_hash(timed.topic),
+            topic_hash=topic_hash(timed.topic),
             due_ms=due_ms,
         )
         position = self._files.add_entry(entry)
