@@ -171,5 +171,11 @@ def test_each_extra_has_a_purpose_and_its_packages() -> None:
     assert packages_of(["reliable-mq[observability]"]) >= {"prometheus-client", "opentelemetry-api"}
 
 
+def test_each_extra_has_its_line_among_the_measured_sizes() -> None:
+    """`make sizes` writes them."""
+    shown = re.findall(r"reliable-mq\[([^]]+)\]", (DOCS / "evidence/install_sizes.md").read_text())
+    assert shown == list(extras())
+
+
 def test_no_page_that_is_made_lies_in_the_checkout() -> None:
     assert [place for place in GENERATED if (DOCS / place).exists()] == []

@@ -78,12 +78,14 @@ def test_twenty_members_share_four_queues_evenly_beside_a_slow_one(tmp_path: Pat
             for number, client in enumerate(clients):
                 await client.consume(by_message(group, topic, concurrency=1), handler(number))
             total = 40 * (MEMBERS - 1)
+            now = asyncio.get_running_loop().time
+            begun = now()
             await send(clients[0], topic, texts(total))
             await eventually(lambda: counts.total() >= total - 1)
             others = [counts[number] for number in range(1, MEMBERS)]
             each = mean(others)
             assert all(abs(count - each) <= 0.2 * each for count in others), counts
-            assert counts[0] <= 2
+            assert counts[0] <= 2 + (now() - begun) / SLOW_SECONDS
 
     with ReliableMQBroker(tmp_path) as broker:
         run_scene(scene(broker))
