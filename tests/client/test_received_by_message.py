@@ -70,7 +70,9 @@ def test_a_lease_that_is_over_is_lost_and_the_message_comes_again() -> None:
         (again,) = await receiver.receive(1, timeout=5.0, handling=60.0)
         assert again.reconsume_times == 1
         for late in (receiver.ack(message), receiver.retry(message), receiver.extend(message, 9)):
-            with pytest.raises(LeaseLost, match="message ID0 is not yours any more: its handling time is over"):
+            with pytest.raises(
+                LeaseLost, match="message ID0 is not yours any more: its handling time is over"
+            ):
                 await late
         await receiver.ack(again)
         assert len(broker.acknowledged) == 1
