@@ -57,7 +57,7 @@ def test_it_lists_the_consumer(place: Place, shell: AdminShell) -> None:
     assert ID in printed
     assert "JAVA" in printed
     assert "CONSUME_PASSIVELY" in printed
-    assert f"Topic: {TOPIC}" in printed
+    assert f"{TOPIC} " in printed
 
 
 def test_it_shows_its_stacks(place: Place, shell: AdminShell) -> None:

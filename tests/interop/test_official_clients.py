@@ -216,7 +216,7 @@ class TestStories:
         assert teller.told("dead", retries=1, meanwhile=buried)["attempts"] == [1, 2]
 
 
-STACKS = {"java": "at ", "go": "goroutine", "node": "mock stack", "python": ""}
+STACKS = {"java": "STATE: ", "go": "goroutine", "node": "mock stack", "python": ""}
 """What is in the stacks of each client; "": it leaves the command unanswered."""
 
 
