@@ -4,7 +4,8 @@ Each change of one topic writes the whole file, as Apache's broker expects. With
 the unchanged rows must cost almost nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
 
 import msgspec
 
@@ -125,13 +126,13 @@ class JsonRows:
         """Return all rows as one JSON object between two texts, a row a line, two tabs deep."""
         return RowsText(head + "{\n\t\t", self._now(), ",\n\t\t", "\n\t}" + tail)
 
-    def _now(self) -> tuple[str, ...]:
+    def _now(self) -> Collection[str]:
         """Return all rows as they are now.
 
-        The garbage collector looks at a tuple of texts once, and at a list again and again: with
-        100,000 rows for a millisecond or more.
+        The garbage collector looks at no dictionary of texts. At a tuple of them it looks once, for
+        2 ms with 100,000 rows, and at a list again and again.
         """
-        return tuple(self._rows.values())
+        return self._rows.copy().values()
 
     def table(self, names: Iterable[str] | None = None) -> str:
         """Return the rows as one JSON object.
@@ -152,9 +153,9 @@ class JsonRows:
         return LongBody(size, _pieces(head + b"{", rows, b"}" + tail))
 
 
-def _pieces(head: bytes, rows: Sequence[str], tail: bytes) -> Iterator[bytes]:
-    begin = head
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        yield begin + ",".join(rows[at : at + _ROWS_AT_ONCE]).encode()
+def _pieces(head: bytes, rows: Collection[str], tail: bytes) -> Iterator[bytes]:
+    begin, left = head, iter(rows)
+    while some := list(islice(left, _ROWS_AT_ONCE)):
+        yield begin + ",".join(some).encode()
         begin = b","
     yield tail if rows else head + tail

@@ -5,7 +5,8 @@ unsynced data. Paths are relative to the store's root, with forward slashes.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from reliable_mq.errors import StoreError
@@ -25,14 +26,14 @@ class RowsText:
         tail: the text behind the rows.
     """
 
-    def __init__(self, head: str, rows: Sequence[str], between: str, tail: str) -> None:
+    def __init__(self, head: str, rows: Collection[str], between: str, tail: str) -> None:
         self._head, self._rows, self._between, self._tail = head, rows, between, tail
 
     def __iter__(self) -> Iterator[str]:
         """Yield the pieces of the text."""
-        between = self._head
-        for at in range(0, len(self._rows), _ROWS_AT_ONCE):
-            yield between + self._between.join(self._rows[at : at + _ROWS_AT_ONCE])
+        between, rows = self._head, iter(self._rows)
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            yield between + self._between.join(some)
             between = self._between
         yield self._tail if self._rows else self._head + self._tail
 
