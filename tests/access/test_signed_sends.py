@@ -187,6 +187,20 @@ def test_a_field_that_was_changed_after_the_signature_is_refused(
     assert world.state.store.log.end == end
 
 
+def test_signatures_are_compared_in_constant_time(
+    world: AccessWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+
+    def noted(made: bytes, given: bytes) -> bool:
+        compared.append(given)
+        return False
+
+    monkeypatch.setattr("reliable_mq.access.guard.hmac.compare_digest", noted)
+    assert send(world).remark == "check signature failed."
+    assert len(compared) == 2, "in the short way, then in the general one"
+
+
 def test_a_change_of_a_user_or_a_policy_counts_for_the_next_send(world: AccessWorld) -> None:
     world.put_policy("joe", [f"Topic:{TOPIC}"], ["Pub"], decision="Deny")
     assert "the decision is deny" in (send(world).remark or "")

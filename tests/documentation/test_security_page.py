@@ -107,6 +107,9 @@ HELD = {
         "runtime/test_file_disk::a_new_store_can_be_read_by_its_owner_only"
     ),
     "keeps its rights": "runtime/test_file_disk::who_may_read_the_folder_may_read_what_is_new",
+    "Signatures are compared in constant time": (
+        "access/test_signed_sends::signatures_are_compared_in_constant_time"
+    ),
     "fill the disk until the broker refuses sends": "broker_core/test_no_room::",
     "it proves its address (`haAllowedAddresses`)": (
         "replication/test_pair::with_access_control_only_slaves_at_allowed_addresses"
