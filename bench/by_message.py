@@ -5,10 +5,15 @@ All members are clients of one process, at one broker with a topic of 4 queues, 
 - share: 20 members, one handler call at a time each; one takes 100 times as long. How evenly do the
   others share the work, and how much do they do?
 - moves: 4 members; every 2 s one leaves and one joins. How long does a message wait?
+- deploy: two members by the queue are replaced by such of the other way, one after the other.
 - quick: one member with a handler that does nothing: how many messages a second?
 - idle: one message after another: how long from the send to the handler?
+- applied: one worker of `@mq.consumer` with PostgreSQL; its handler writes one row (quick), and
+  waits 300 ms for each twentieth message (mixed).
+- killed: two such workers, 40 messages a second; one is killed while both have many.
+  How long do messages wait?
 
-    python -m bench.by_message [--broker ours|apache] [--seconds 10] [--only share moves quick idle]
+    python -m bench.by_message [--broker ours|apache] [--seconds 10] [--only share moves quick …]
 """
 
 import argparse
@@ -17,16 +22,19 @@ import itertools
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import mean, median, quantiles
 from typing import Any
 
+import msgspec
 import uvloop
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
+from bench.by_message_workers import QUEUES, Figures, applied, killed
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import scale_table
 from reliable_mq import (
@@ -39,14 +47,12 @@ from reliable_mq import (
 )
 
 MODES = ("queue", "message")
-QUEUES = 4
 MEMBERS = 20
 HANDLER_SECONDS = 0.02
 SLOW_FACTOR = 100
 BODY = b"x" * 1024
 _NAMES = itertools.count(1)
 
-Figures = list[dict[str, Any]]
 Handle = Callable[[Sequence[ReceivedMessage]], Coroutine[Any, Any, Consumed]]
 
 
@@ -161,6 +167,43 @@ async def moves(address: str, mode: str, seconds: float) -> Figures:
     ]
 
 
+async def deploy(address: str, mode: str, seconds: float) -> Figures:
+    """Two members by the queue are replaced one after the other, while messages are sent."""
+    topic = await preload(address, 0)
+    seen: Counter[bytes] = Counter()
+    group = f"{topic}-deploy"
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Consumed:
+        seen[messages[0].body] += 1
+        return Consumed()
+
+    async with AsyncClient(address) as sender, AsyncExitStack() as last:
+
+        async def join(number: int, by: str) -> AsyncExitStack:
+            stack = await last.enter_async_context(AsyncExitStack())
+            client = await stack.enter_async_context(member(address, number))
+            subscription = msgspec.structs.replace(wanted(by, topic, 8), group=group)
+            await client.consume(subscription, handle)
+            return stack
+
+        members = [await join(number, "queue") for number in range(2)]
+        await asyncio.sleep(3.0)
+        begun, sent = time.monotonic(), 0
+        while time.monotonic() - begun < seconds:
+            await sender.send(Message(topic=topic, body=b"%d" % sent))
+            sent += 1
+            await asyncio.sleep(0.004)
+            if len(members) > 0 and time.monotonic() - begun > seconds / (len(members) + 1):
+                await members.pop().aclose()
+                await join(2 + len(members), mode)
+        await asyncio.sleep(5.0)
+    twice = sum(count > 1 for count in seen.values())
+    return [
+        {"what": "deploy: handled twice", "value": round(100 * twice / sent), "unit": "%"},
+        {"what": "deploy: not handled", "value": sent - len(seen), "unit": "messages"},
+    ]
+
+
 async def quick(address: str, mode: str, seconds: float) -> Figures:
     """One member with a handler that does nothing."""
     count = int(4_000 * seconds)
@@ -211,7 +254,15 @@ async def idle(address: str, mode: str, seconds: float) -> Figures:
     ]
 
 
-SCENES = {"share": share, "moves": moves, "quick": quick, "idle": idle}
+SCENES = {
+    "share": share,
+    "moves": moves,
+    "quick": quick,
+    "idle": idle,
+    "deploy": deploy,
+    "applied": applied,
+    "killed": killed,
+}
 
 
 async def run(address: str, names: Sequence[str], seconds: float, broker: str) -> Figures:
