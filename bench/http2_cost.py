@@ -124,7 +124,8 @@ async def serve_grpclib() -> int:
     server = Server([Answers()])
     await server.start("127.0.0.1", 0)
     KEPT.append(server)
-    return int(server._server.sockets[0].getsockname()[1])
+    listening: Any = server._server
+    return int(listening.sockets[0].getsockname()[1])
 
 
 KEPT: list[Any] = []

@@ -170,8 +170,9 @@ class TestOneRequest:
     @on_loop
     async def test_an_answer_that_cannot_be_read_is_a_fault_of_ours(self) -> None:
         at = await world()
-        fault = {"AckMessage": lambda _caller, _call: Begun(BROKER, request(Ask.ACK_MESSAGE), int)}
-        at.gateway.quick = fault  # type: ignore[assignment]
+        nothing = dict[int, str]()
+        fault = Begun(BROKER, request(Ask.ACK_MESSAGE), lambda answer: nothing[answer.code])
+        at.gateway.quick = {"AckMessage": lambda _caller, _call: fault}
         at.acknowledge(HANDLE)
         ((_, command, on_answer),) = at.broker.told
         on_answer(reply(command))
@@ -254,6 +255,9 @@ class Listener:
         self.connections[1] = connection
         return 1
 
+    def closed(self, connection: PeerConnection) -> None:
+        del self.connections[connection.id]
+
 
 class Server:
     """Answers requests at once, and keeps how many came together."""
@@ -306,7 +310,6 @@ class TestDirectBroker:
         answers: list[Any] = []
         broker.tell("10.0.0.1", request(Ask.ACK_MESSAGE, {}), 3.0, answers.append)
         assert broker.reaches(BROKER)
-        broker._server.listener.closed = lambda _connection: None  # type: ignore[method-assign]
         broker.close()
         assert [type(each) for each in answers] == [ConnectionLost]
         assert not broker.reaches(BROKER)
