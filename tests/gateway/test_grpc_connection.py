@@ -42,6 +42,10 @@ class Calls:
     def __init__(self) -> None:
         self.streams: list[Stream] = []
         self.told: list[Any] = []
+        self.handed_over: list[int] = []  # how many streams there were each time
+
+    def hand_over(self, _number: int) -> None:
+        self.handed_over.append(len(self.streams))
 
     def answer(self, _connection: Any, stream: Stream, *_: Any) -> None:
         self.streams.append(stream)
@@ -150,6 +154,16 @@ def test_a_client_that_reads_no_commands_loses_its_stream() -> None:
             telemetry.write(command)
         assert scene.connection._http2.waiting_size < 13_000_000
         scene.connection._http2.invariants()
+
+    run_scene(run())
+
+
+def test_calls_that_come_together_are_handed_over_together() -> None:
+    async def run() -> None:
+        scene = Scene()
+        scene.calls.handed_over.clear()
+        scene.connection.data_received(call(1) + call(3) + call(5))
+        assert scene.calls.handed_over == [3]
 
     run_scene(run())
 

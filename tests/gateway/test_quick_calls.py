@@ -170,7 +170,8 @@ class TestOneRequest:
     @on_loop
     async def test_an_answer_that_cannot_be_read_is_a_fault_of_ours(self) -> None:
         at = await world()
-        fault = Begun(BROKER, request(Ask.ACK_MESSAGE), lambda answer: {}[answer.code])
+        nothing = dict[int, str]()
+        fault = Begun(BROKER, request(Ask.ACK_MESSAGE), lambda answer: nothing[answer.code])
         at.gateway.quick = {"AckMessage": lambda _caller, _call: fault}
         at.acknowledge(HANDLE)
         ((_, command, on_answer),) = at.broker.told

@@ -8,7 +8,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
-import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -91,7 +90,7 @@ public final class SdkKills {
             try {
                 producer.send(PROVIDER.newMessageBuilder().setTopic(topic).setBody(body).build());
                 note("sent", number);
-            } catch (ClientException refused) {
+            } catch (Exception refused) { // of the broker, or of gRPC while the broker is dead
                 rest(20);
             }
             rest(pause);
@@ -106,7 +105,7 @@ public final class SdkKills {
                     note("got", number);
                     acknowledge(consumer, view, number);
                 }
-            } catch (ClientException refused) {
+            } catch (Exception refused) {
                 rest(50);
             }
         }
@@ -116,7 +115,7 @@ public final class SdkKills {
         try {
             consumer.ack(view);
             note("acked", number);
-        } catch (ClientException refused) { // the message comes back
+        } catch (Exception refused) { // the message comes back
             rest(5);
         }
     }

@@ -8,6 +8,7 @@ write to the log.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 from reliable_mq.access.users import User
 from reliable_mq.broker_core.state import PeerConnection
@@ -101,7 +102,8 @@ class DirectBroker(asyncio.Protocol):
         The answer is handed on when it is there, also before `hand_over` returns.
         """
         command.opaque = opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
-        self._waiters.put(opaque, command.code, timeout, _Told(on_answer))
+        told = cast("asyncio.Future[Command]", _Told(on_answer))
+        self._waiters.add(opaque, command.code, timeout, told)
         self._later.append((host, command))
 
     def hand_over(self, number: int) -> None:

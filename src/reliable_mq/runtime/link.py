@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from reliable_mq.errors import (
     ConnectionLost,
@@ -34,21 +34,7 @@ _UNSENT_MAX = 32 * 1024  # the peer can handle the first requests while the next
 GRAIN_SECONDS = 0.01
 """Minimum seconds between two runs of the timer: a timeout may be this much late."""
 
-
-class Waiting(Protocol):
-    """Who waits for a reply: a future, or what stands for one."""
-
-    def done(self) -> bool:
-        """Whether it waits no more."""
-
-    def set_result(self, result: Command, /) -> None:
-        """Take the reply."""
-
-    def set_exception(self, exception: ReliableMQError, /) -> None:
-        """Take what has kept the reply away."""
-
-
-_Waiter = tuple[Waiting, float, int, float]  # deadline, request code, timeout
+_Waiter = tuple[asyncio.Future[Command], float, int, float]  # deadline, request code, timeout
 
 OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request; returns the reply, or None for no reply."""
@@ -82,18 +68,16 @@ class Waiters:
         """Number of calls without an answer."""
         return sum(not future.done() for future, *_ in self.calls.values())
 
-    def add(self, opaque: int, code: int, timeout: float) -> asyncio.Future[Command]:
+    def add(
+        self, opaque: int, code: int, timeout: float, told: asyncio.Future[Command] | None = None
+    ) -> asyncio.Future[Command]:
         """Return the future of a reply; it raises RequestTimeout after `timeout` seconds."""
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self.put(opaque, code, timeout, future)
-        return future
-
-    def put(self, opaque: int, code: int, timeout: float, waiting: Waiting) -> None:
-        """Let somebody wait for a reply."""
+        future: asyncio.Future[Command] = told or self._loop.create_future()
         deadline = self._loop.time() + timeout
-        self.calls[opaque] = (waiting, deadline, code, timeout)
+        self.calls[opaque] = (future, deadline, code, timeout)
         if deadline < self._rings_at:
             self._set(deadline)
+        return future
 
     def remove(self, opaque: int) -> None:
         """Forget a call that has ended."""
