@@ -52,6 +52,7 @@ def _check(core: BrokerCore) -> None:
     open_: dict[tuple[CheckpointKey, int], PopCheckpoint] = {}
     places: dict[tuple[int, int], tuple[CheckpointKey, int]] = {}
     ended: set[tuple[CheckpointKey, int]] = set()
+    too_late: set[tuple[CheckpointKey, int]] = set()  # acknowledged when they may have been back
     for record in survivors(core.state.store.log):
         properties = record.property_map()
         tag = properties.get(TAGS, "")
@@ -73,8 +74,11 @@ def _check(core: BrokerCore) -> None:
                 places[record.commit_log_offset, number] = message
         elif is_revive_topic(properties.get(REAL_TOPIC, "")) and tag in (ACK, ACKS):
             acks = decode_acks(record.body, BROKER)
-            ended.update((acks.key, offset) for offset in acks.offsets)
-    for key, offset in open_.keys() - ended:
+            for message in ((acks.key, offset) for offset in acks.offsets):
+                checkpoint = open_.get(message)
+                is_in_time = checkpoint and record.store_time_ms < checkpoint.revive_ms
+                (ended if is_in_time else too_late).add(message)
+    for key, offset in open_.keys() - ended - too_late:
         first, end = core.state.store.bounds(key.topic, key.queue_id)
         if first <= offset < end:
             raise Violation(f"the promoted store never brings {offset} of {key} back")

@@ -38,6 +38,7 @@ WITH_A_SLAVE = {
     "loses_master": False,
     "wire_ms": 0.5,
     "duration_ms": 3_000.0,
+    "popper_count": 0,
 }
 
 
