@@ -192,6 +192,16 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
         ("account read only", "how-to/access_control.html", 3),
         ("name server down", "how-to/questions_production.html", 3),
         ("rewind consumer group", "how-to/questions.html", 3),
+        ("charged twice after crash", "how-to/questions.html", 3),
+        ("retries backoff per handler", "how-to/questions.html", 3),
+        ("publish from a consumer", "how-to/questions.html", 3),
+        ("messages stuck in outbox", "how-to/questions.html", 3),
+        ("rename payload field", "how-to/questions.html", 3),
+        ("broker startup time", "how-to/questions_production.html", 3),
+        ("api stability", "how-to/questions_production.html", 3),
+        ("storage space per message", "how-to/questions_production.html", 3),
+        ("sqlite to postgres migration", "how-to/questions_production.html", 3),
+        ("rollback to previous version", "how-to/questions_production.html", 3),
     ],
 )
 def test_search_finds_the_page_for_the_words_of_a_user(
