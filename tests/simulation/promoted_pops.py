@@ -67,10 +67,10 @@ def _check(core: BrokerCore) -> None:
                 raise Violation(f"the promoted store brings {message} back early")
             ended.add(message)
         elif is_revive_topic(properties.get(REAL_TOPIC, "")) and tag == CHECKPOINT:
-            checkpoint = decode_checkpoint(record.body)
-            for number, offset in enumerate(checkpoint.offsets):
-                message = checkpoint.key, offset
-                open_[message] = checkpoint
+            popped = decode_checkpoint(record.body)
+            for number, offset in enumerate(popped.offsets):
+                message = popped.key, offset
+                open_[message] = popped
                 places[record.commit_log_offset, number] = message
         elif is_revive_topic(properties.get(REAL_TOPIC, "")) and tag in (ACK, ACKS):
             acks = decode_acks(record.body, BROKER)
