@@ -178,3 +178,15 @@ def test_a_master_that_has_restarted_and_says_less_changes_nothing() -> None:
     timers.take(told(52_000, 3), 3_000, 54_500)
     timers.take(told(54_000, 3), 4_000, 54_500)
     assert timers.known == known
+
+
+def test_a_restarted_master_is_believed_when_it_is_as_far_as_before() -> None:
+    """It has delivered messages 5 and 6 before, in front of the place to search from."""
+    timers = followed()
+    timers.take(told(50_000, 7), 1_000, 55_000)
+    timers.take(told(50_000, 5), 2_000, 56_000)
+    timers.take(told(60_000, 6), 3_000, 57_000)
+    timers.take(told(61_000, 7), 4_000, 58_000)
+    assert timers.known == TimerCheckpoint()
+    timers.take(told(62_000, 8), 5_000, 59_000)
+    assert (timers.known.done_before, timers.known.delivered_end) == (7, 4_000)

@@ -13,7 +13,8 @@ Why it holds. The master delivers a message only after it was taken up. Messages
 then; when all slots before `done_ms` are delivered, theirs is, too. Another message is taken up,
 and so delivered, after that first answer, or it is due at `done_ms` or later. Both deliveries are
 behind the place where the slave's log ended before the first question, if its last record there is
-older than `done_ms`.
+older than `done_ms`. A master that has restarted takes messages up again that it has delivered, so
+its answers count when it is as far as it was.
 """
 
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class FollowedTimers:
         self._files = files
         self._precision_ms = precision_ms
         self._earlier: _Look | None = None
+        self._furthest = 0  # queue offset that the master has said
         self._saved = TimerCheckpoint()
         self.known = TimerCheckpoint()
         self._is_ahead = False  # whether the version is newer than the master's
@@ -73,11 +75,12 @@ class FollowedTimers:
         """
         self._is_ahead = False
         earlier, self._earlier = self._earlier, _Look(log_end, last_ms, told.master_queue_offset)
+        furthest, self._furthest = self._furthest, max(self._furthest, told.master_queue_offset)
         done_ms = told.read_ms // self._precision_ms * self._precision_ms
         if earlier is None or earlier.last_ms >= done_ms:
             return
         known = self.progress()
-        if done_ms <= known.done_ms or earlier.queue_offset < known.done_before:
+        if done_ms <= known.done_ms or earlier.queue_offset < max(known.done_before, furthest):
             return  # a master that has just started takes its messages up again
         self.known = TimerCheckpoint(
             read_ms=done_ms,
