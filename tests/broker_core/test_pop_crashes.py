@@ -35,20 +35,14 @@ class PopWorldAt(PopWorld):
         super().start()
 
 
-class PopLife:
-    """What the clients of a broker know."""
+class Life:
+    """A broker that lives more than once over the same disk."""
 
     def __init__(self, disk: MemoryDisk, seed: int = 0) -> None:
         self.disk = disk
         self.random = Random(seed)
         self.now_ms = START_MS
         self.world: PopWorldAt | None = None
-        self.sent: set[bytes] = set()
-        self.hidden_ms: dict[bytes, int] = {}
-        self.held: dict[bytes, Taken] = {}
-        self.maybe_twice: set[bytes] = set()  # a crash may keep one half of an extension
-        self.maybe_acked: set[bytes] = set()
-        self.acked: set[bytes] = set()
 
     def open(self, downtime_ms: int = 0) -> PopWorldAt:
         if self.world is not None:
@@ -56,6 +50,19 @@ class PopLife:
         self.now_ms += downtime_ms
         self.world = PopWorldAt(self.disk, self.now_ms, flushConsumerOffsetInterval="300")
         return self.world
+
+
+class PopLife(Life):
+    """What the clients of a broker know."""
+
+    def __init__(self, disk: MemoryDisk, seed: int = 0) -> None:
+        super().__init__(disk, seed)
+        self.sent: set[bytes] = set()
+        self.hidden_ms: dict[bytes, int] = {}
+        self.held: dict[bytes, Taken] = {}
+        self.maybe_twice: set[bytes] = set()  # a crash may keep one half of an extension
+        self.maybe_acked: set[bytes] = set()
+        self.acked: set[bytes] = set()
 
     def run(self) -> None:
         """Send, pop, acknowledge, extend and let time pass, with a stop in the middle."""
@@ -146,27 +153,17 @@ class PopLife:
         return len(seen)
 
 
-class OrderedLife:
+class OrderedLife(Life):
     """What the clients of a queue know that is popped in order."""
 
     def __init__(self, disk: MemoryDisk, seed: int = 0) -> None:
-        self.disk = disk
-        self.random = Random(seed)
-        self.now_ms = START_MS
-        self.world: PopWorldAt | None = None
+        super().__init__(disk, seed)
         self.sent: list[bytes] = []
         self.held: list[Taken] = []
         self.hidden_ms = 0
         self.answered = 0  # so many were stored
         self.acked = 0  # so many from the first one on
         self.maybe_acked = 0
-
-    def open(self, downtime_ms: int = 0) -> PopWorldAt:
-        if self.world is not None:
-            self.now_ms = self.world.now_ms
-        self.now_ms += downtime_ms
-        self.world = PopWorldAt(self.disk, self.now_ms, flushConsumerOffsetInterval="300")
-        return self.world
 
     def run(self) -> None:
         """Send, pop in order, acknowledge most, and stop in the middle."""

@@ -1,8 +1,9 @@
-"""A cluster of one broker that answers as a test says. It keeps what it was asked."""
+"""A cluster of one broker that answers as a test says; and a client's stream. Both keep all."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.wire.codes import RequestCode
@@ -98,3 +99,16 @@ class FakeCluster:
             return reply(command, ext=ext)
 
         self.answers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = answer
+
+
+class Told:
+    """A Telemetry stream that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.is_open, self.commands = True, list[Any]()
+
+    def write(self, message: Any) -> None:
+        self.commands.append(message)
+
+    def close(self) -> None:
+        self.is_open = False

@@ -1,10 +1,9 @@
 """Check-backs at the gateway of a fake cluster: who is asked, and who tells brokers of it."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, record_of
+from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, Told, record_of
 
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway
@@ -16,17 +15,8 @@ from reliable_mq.wire.command import Command, reply
 SHOP, OWNER = Acting("10.0.0.1", "shop"), Acting("10.0.0.1", "owner")
 
 
-class Told:
-    """A Telemetry stream that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.is_open, self.commands = True, list[Any]()
-
-    def write(self, message: Any) -> None:
-        self.commands.append(message)
-
-    def close(self) -> None:
-        self.is_open = False
+class Recovering(Told):
+    """A Telemetry stream of a producer."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -62,10 +52,10 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def producer(gateway: Gateway, acting: Acting, client_id: str) -> Told:
+async def producer(gateway: Gateway, acting: Acting, client_id: str) -> Recovering:
     """Come as a producer of `orders`."""
     settings = {"client_type": 1, "publishing": {"topics": [{"name": "orders"}]}}
-    stream, caller = Told(), Caller(client_id, acting.host, {}, float("inf"))
+    stream, caller = Recovering(), Caller(client_id, acting.host, {}, float("inf"))
 
     async def tell() -> None:
         ACTING.set(acting)

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.gateway.fake_cluster import NAMES, FakeCluster
-from tests.gateway.test_check_backs import Told, settled
+from tests.gateway.fake_cluster import NAMES, FakeCluster, Told
+from tests.gateway.test_check_backs import settled
 
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway

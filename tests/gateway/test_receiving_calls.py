@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, record_of
+from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, Told, record_of
 
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.asyncio_gateway import Gateway
@@ -17,19 +17,6 @@ from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, reply
 
 NOW_MS = 1_000_000_000_000
-
-
-class Told:
-    """A Telemetry stream that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.is_open, self.commands = True, list[Any]()
-
-    def write(self, message: Any) -> None:
-        self.commands.append(message)
-
-    def close(self) -> None:
-        self.is_open = False
 
 
 class Consumer:

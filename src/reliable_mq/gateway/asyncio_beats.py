@@ -5,15 +5,14 @@ seconds, and at once when a topic gets its first producer.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from contextvars import copy_context
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from reliable_mq.client.connecting.routes import Broker
-from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.asyncio_producing import Producing
+from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Upstream, unless_refused
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused
 from reliable_mq.gateway.sessions import Session, Sessions
@@ -26,21 +25,6 @@ UNKNOWN_SECONDS = 60.0
 """How long a topic that does not exist is not looked up again for the producers that name it."""
 UNKNOWN_MAX = 10_000
 _BEAT_SECONDS = 2.0
-
-
-class Soon:
-    """Work that nobody waits for, done as the endpoint: not as whoever has caused it."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin some work. What is refused comes again by itself."""
-        own = copy_context()
-        own.run(ACTING.set, None)
-        task = asyncio.get_running_loop().create_task(unless_refused(work), context=own)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
 
 
 class Beats:
@@ -80,7 +64,7 @@ class Beats:
         self._new |= session.topics - self._told - self._others
         if self._new and not self._is_looking:
             self._is_looking = True
-            self._soon.begin(self._look_at_new())
+            self._soon.begin_own(self._look_at_new())
 
     async def _look_at_new(self) -> None:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from reliable_mq.gateway import renewals
-from reliable_mq.gateway.asyncio_beats import Beats, Soon
+from reliable_mq.gateway.asyncio_beats import Beats
 from reliable_mq.gateway.asyncio_clients import Clients
 from reliable_mq.gateway.asyncio_consuming import Consuming, Write
 from reliable_mq.gateway.asyncio_producing import Producing
@@ -17,6 +17,7 @@ from reliable_mq.gateway.asyncio_pulling import Pulling
 from reliable_mq.gateway.asyncio_questions import Answer, Questions, Roster
 from reliable_mq.gateway.asyncio_receipts import Receipts
 from reliable_mq.gateway.asyncio_rights import Rights
+from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Ask, Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code
@@ -137,7 +138,7 @@ class Gateway:
             The answer if there is one already.
         """
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            self._soon.begin(self._check_back(address, command))
+            self._soon.begin_own(self._check_back(address, command))
         elif answer is not None and not command.is_oneway:
             return self._questions.ask(command, answer)
         return None

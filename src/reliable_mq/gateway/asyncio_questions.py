@@ -22,8 +22,8 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
-from reliable_mq.wire.java_hash import java_string_hash
 from reliable_mq.wire.record import decode_record
+from reliable_mq.wire.subscription_row import subscription_row
 
 ANSWER_SECONDS = 10.0
 """How long a broker waits for the answer of a client."""
@@ -220,16 +220,7 @@ def subscriptions_of(session: Session) -> list[dict[str, object]]:
     for each in session.settings.subscription.subscriptions:
         is_sql = each.expression.type == SQL
         expression = each.expression.expression or EVERY_TAG
-        tags = [] if is_sql else sorted(tags_of(expression))
-        rows.append(
-            {
-                "classFilterMode": False,
-                "codeSet": sorted(java_string_hash(tag) for tag in tags),
-                "expressionType": "SQL92" if is_sql else "TAG",
-                "subString": expression,
-                "subVersion": session.began_ms,
-                "tagsSet": tags,
-                "topic": each.topic.name,
-            }
-        )
+        tags = frozenset[str]() if is_sql else tags_of(expression)
+        kind = "SQL92" if is_sql else "TAG"
+        rows.append(subscription_row(each.topic.name, expression, kind, tags, session.began_ms))
     return rows

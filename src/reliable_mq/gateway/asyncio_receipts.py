@@ -13,7 +13,8 @@ from typing import Any
 
 from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import ACTING
-from reliable_mq.gateway.asyncio_upstream import Begun, Upstream, unless_refused
+from reliable_mq.gateway.asyncio_soon import Soon
+from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
 from reliable_mq.gateway.handles import Handle, read_handle
@@ -63,7 +64,7 @@ class Receipts:
     def __init__(self, upstream: Upstream, sessions: Sessions) -> None:
         self._upstream = upstream
         self._sessions = sessions
-        self._background: set[asyncio.Task[Any]] = set()
+        self._soon = Soon()
         self._due = Due()
         self._renewing = 0
 
@@ -85,33 +86,25 @@ class Receipts:
     def let_go(self, topic: str, group: str, found: Iterable[PoppedMessage]) -> None:
         """Give back messages whose client has gone."""
         for each in found:
-            self.later(self._give_back(topic, group, each.handle))
+            self._soon.begin(self._give_back(topic, group, each.handle))
 
     async def _give_back(self, topic: str, group: str, text: str) -> None:
         await self._change(topic, group, read_handle(text), renewals.LET_GO_MS)
 
     def drop(self, topic: str, group: str, message: PoppedMessage) -> None:
         """Acknowledge a message that the client does not want."""
-        self.later(self._drop(topic, group, message.handle))
+        self._soon.begin(self._drop(topic, group, message.handle))
 
     async def _drop(self, topic: str, group: str, text: str) -> None:
         await self.ack(topic, group, read_handle(text))
 
     def bury_later(self, topic: str, group: str, message: PoppedMessage) -> None:
         """Put a message that has failed too often into the dead-letter topic."""
-        self.later(self._bury(topic, group, message))
+        self._soon.begin(self._bury(topic, group, message))
 
     async def _bury(self, topic: str, group: str, message: PoppedMessage) -> None:
         message_id = message.properties.get(p.UNIQ_KEY, "")
         await self.bury(topic, group, read_handle(message.handle), message_id)
-
-    def later(self, work: Any) -> None:
-        """Do something that nobody waits for."""
-        task = asyncio.get_running_loop().create_task(unless_refused(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    # Acknowledgements.
 
     async def acknowledge(self, caller: Caller, call: Any) -> Any:
         """Answer an AckMessage."""
@@ -275,7 +268,7 @@ class Receipts:
         due = self._due.take(now_ms(), renewals.RENEWING_MAX - self._renewing)
         for held in due:
             self._renewing += 1
-            self.later(self._renew(held))
+            self._soon.begin(self._renew(held))
         return len(due)
 
     async def _renew(self, held: Held) -> None:
@@ -311,7 +304,7 @@ class Receipts:
         held, session.held = session.held, {}
         for each in held.values():
             self._due.remove(each)
-            self.later(self._release(each))
+            self._soon.begin(self._release(each))
 
     async def _release(self, held: Held) -> None:
         ACTING.set(held.session.acting)
@@ -320,8 +313,7 @@ class Receipts:
 
     async def close(self) -> None:
         """Wait for what nobody waits for."""
-        if self._background:
-            await asyncio.wait(self._background, timeout=_LAST_SECONDS)
+        await self._soon.ended(_LAST_SECONDS)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from reliable_mq.broker_core.requests.pop_checks import (
     refuse_long_attempt,
 )
 from reliable_mq.broker_core.requests.pop_position import position_now
+from reliable_mq.broker_core.requests.pop_waiting import waiting_pop
 from reliable_mq.broker_core.requests.pull import refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -35,14 +36,8 @@ def notification(state: BrokerState, request: Request) -> Command | None:
     refuse_group(state, header.consumer_group, request)
     if _has_message(state, header, request.now_ms):
         return _answer(command, has_message=True)
-    waiting = WaitingPop(
-        connection.id,
-        connection.address,
-        Command(command.code, command.opaque, serialize_type=command.serialize_type),
-        header,
-        poll_end_ms(header.born_time, header.poll_time, request.now_ms),
-        user=request.user,
-    )
+    end_ms = poll_end_ms(header.born_time, header.poll_time, request.now_ms)
+    waiting = waiting_pop(request, header, end_ms)
     if header.poll_time <= 0 or waiting.deadline_ms <= request.now_ms:
         return _answer(command, has_message=False)
     if not state.notifications.has_room(waiting):

@@ -22,9 +22,9 @@ from reliable_mq.broker_core.requests.pop_checks import (
     refuse_long_attempt,
     refuse_too_long,
 )
-from reliable_mq.broker_core.requests.pop_new_group import hold_until_saved, waiting_pop
 from reliable_mq.broker_core.requests.pop_position import pop_position
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
+from reliable_mq.broker_core.requests.pop_waiting import hold_until_saved, waiting_pop
 from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
 from reliable_mq.broker_core.requests.pull import find, inline_wanted, refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused

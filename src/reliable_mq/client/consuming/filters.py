@@ -19,8 +19,8 @@ from reliable_mq.errors import (
 from reliable_mq.names import EVERY_TAG
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
-from reliable_mq.wire.java_hash import java_string_hash
 from reliable_mq.wire.remote_faults import remote_error
+from reliable_mq.wire.subscription_row import subscription_row
 
 
 def expression_of(group: ConsumerGroup, topic: str) -> str:
@@ -33,16 +33,8 @@ def expression_of(group: ConsumerGroup, topic: str) -> str:
 
 def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
     """Return the part of a heartbeat for one topic of the group."""
-    tags = sorted(group.tags[topic])
-    return {
-        "classFilterMode": False,
-        "codeSet": sorted(java_string_hash(tag) for tag in tags),
-        "expressionType": group.expression_types[topic],
-        "subString": expression_of(group, topic),
-        "subVersion": group.version,
-        "tagsSet": tags,
-        "topic": topic,
-    }
+    kind, tags = group.expression_types[topic], group.tags[topic]
+    return subscription_row(topic, expression_of(group, topic), kind, tags, group.version)
 
 
 def check_filters(group: ConsumerGroup) -> Flow[None]:

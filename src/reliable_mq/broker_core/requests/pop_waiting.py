@@ -1,20 +1,24 @@
-"""The first pops of a new group wait until the group is saved.
+"""Requests of consumers by the message that wait.
 
-After a crash nobody would know a group that has messages in flight: its checkpoints would not move
-its offset, and its acknowledgements would be lost. Apache's broker does not wait.
+The first pops of a new group wait until the group is saved. After a crash nobody would know a group
+that has messages in flight: its checkpoints would not move its offset, and its acknowledgements
+would be lost. Apache's broker does not wait.
 """
 
 from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.delivery.waiting_pops import WaitingPop, poll_end_ms
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.pop_headers import PopMessageHeader
+from reliable_mq.wire.pop_headers import NotificationHeader, PopMessageHeader
 
 _SAVED_MS_MAX = 5_000  # of a slow disk
 
 
 def waiting_pop(
-    request: Request, header: PopMessageHeader, deadline_ms: int, wanted: Wanted
+    request: Request,
+    header: PopMessageHeader | NotificationHeader,
+    deadline_ms: int,
+    wanted: Wanted = None,
 ) -> WaitingPop:
     """Return what waits for a request."""
     connection, command = request.connection, request.command
