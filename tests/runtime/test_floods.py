@@ -17,6 +17,7 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
+from reliable_mq.runtime import listener
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -135,5 +136,41 @@ def test_turns_are_short_while_somebody_sends_single_requests() -> None:
             assert echo.listener.slice_seconds == 0.001, "nobody else waits for this peer"
             assert await is_served(*await connect(echo))
             assert echo.listener.slice_seconds == 0.00025
+
+    run(test)
+
+
+def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
+    """They come into being in one go. Single requests are served meanwhile."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            honest = await connect(echo)
+            _, flooder = await connect(echo)
+            assert await is_served(*honest)
+            echo.listener.hold_back(listener._NEW_AT_ONCE)
+            assert not echo.listener._is_held_back, "so many are no flood"
+            echo.listener.hold_back(listener._NEW_AT_ONCE + 1)
+            flooder.write(SEND * 10)
+            await eventually(lambda: echo.listener._waiting)
+            assert await is_served(*honest)
+            assert len(echo.seen) == 2
+            echo.listener.invariants()
+
+            echo.listener.go_on(listener._NEW_AT_ONCE + 1)
+            await eventually(lambda: len(echo.seen) == 12)
+            echo.listener.hold_back(listener._NEW_AT_ONCE + 2)
+            assert not echo.listener._is_held_back, "one more since then"
+
+    run(test)
+
+
+def test_nobody_is_held_back_while_nobody_sends_single_requests() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _, flooder = await connect(echo)
+            echo.listener.hold_back(1_000)
+            flooder.write(SEND * 10)
+            await eventually(lambda: len(echo.seen) == 10)
 
     run(test)

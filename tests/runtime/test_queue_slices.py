@@ -17,6 +17,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -92,3 +93,26 @@ def test_queues_that_grow_while_others_are_synced_wait_for_the_next_checkpoint(
     assert not watch.causes
     assert at_once[1:3] == [0, 0]
     assert all(disk.size_of(queue.path_of(0)) > 0 for queue in queues)
+
+
+def test_a_broker_tells_its_listener_how_many_queues_have_begun_and_how_many_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a flood of sends to new topics makes a few in one turn of the loop."""
+    watch, count = Watch(), 5
+    told: list[tuple[str, int]] = []
+    for name in ("hold_back", "go_on"):
+        monkeypatch.setattr(
+            Listener, name, lambda _self, begun, name=name: told.append((name, begun))
+        )
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (_server, peer):
+            for number in range(count):
+                await peer.send(f"new-{number}")
+
+    asyncio.run(scenario())
+    assert not watch.causes
+    for number in range(1, count + 1):
+        assert ("hold_back", number) in told
+        assert ("go_on", number) in told[told.index(("hold_back", number)) :]

@@ -355,7 +355,7 @@ class BrokerCore:
             try_to_record_acks(state)
         if state.halves.is_op_due:
             state.try_to_record_settled()
-        files = state.files.take_texts() if state.files.changed else {}
+        files = state.files.take_texts(now_ms) if state.files.changed else {}
         log, statistics = state.store.log, state.statistics
         batch = state.store.take_batch() if log.pending else None
         turn = Turn(batch, state.answers.end_turn(log.end), files, state.registered_replies)
@@ -442,12 +442,16 @@ class BrokerCore:
         if state.popped.uncommitted:
             state.popped.stored(end, state.offsets)
 
-    def saved(self) -> None:
+    def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
         """Note that the files of the last turn with files are on the medium.
 
         Many requests may have waited for this. The next turns release those that are left.
+
+        Args:
+            now_ms: the time.
+            seconds: how long the write took, if it held others up; see `ConfigFiles.saved`.
         """
-        self.state.files.saved()
+        self.state.files.saved(now_ms, seconds)
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
         state = self.state

@@ -36,12 +36,14 @@ IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this lon
 FINISH_SECONDS = 1.0
 """So long a stop waits for peers that have not read their last answers."""
 _LOOK_SECONDS = 0.002
+_NEW_AT_ONCE = 32  # queues; each takes 20 us when its first message is stored
 
 
 class Listener:
     """Accepts connections. `send` answers on a connection by its id.
 
-    Invariant L7: while a connection waits for its next slice, a turn is scheduled.
+    Invariant L7: while a connection waits for its next slice, a turn is scheduled, or its owner
+    holds back what waits.
 
     Args:
         owner: receives the commands.
@@ -78,6 +80,8 @@ class Listener:
         self.turns = turns or TurnShares()
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
+        self._is_held_back = False
+        self._begun = 0  # queues, when the owner last made them
         self.decode: Decode = decode_request
         self.port = 0
         self.grpc_port = 0  # of this process, for peers that take this port for it
@@ -239,13 +243,33 @@ class Listener:
         self._waiting[connection] = None
         self._schedule_turn()
 
+    def hold_back(self, begun: int) -> None:
+        """Let what waits for a turn wait until `go_on`, if it has begun many queues already.
+
+        These come into being in one go, and somebody else sends single requests.
+
+        Args:
+            begun: how many queues have begun since the start.
+        """
+        self._is_held_back = begun - self._begun > _NEW_AT_ONCE and self.turns.is_short
+
+    def go_on(self, begun: int) -> None:
+        """End `hold_back`: so many queues have begun, and most of them exist now."""
+        self._begun = begun
+        if self._is_held_back:
+            self._is_held_back = False
+            if self._waiting:
+                self._schedule_turn()
+
     def _schedule_turn(self) -> None:
-        if not self._is_turn_due:
+        if not (self._is_turn_due or self._is_held_back):
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
         self._is_turn_due = False
+        if self._is_held_back:
+            return
         end = time.monotonic() + self.turns.now.turn
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
@@ -254,7 +278,7 @@ class Listener:
             except Exception:  # noqa: BLE001 - it is logged
                 broker_events.CONNECTION_BROKEN.log(log, traceback_of=True)
                 connection.cut_off("closed, its requests cannot be handled")
-            if self.turns.is_spent or time.monotonic() >= end:
+            if self.turns.is_spent or self._is_held_back or time.monotonic() >= end:
                 break
         if self._waiting:
             self._schedule_turn()
@@ -265,7 +289,7 @@ class Listener:
         Raises:
             InvariantBroken: when a connection waits and no turn is scheduled.
         """
-        if self._waiting and not self._is_turn_due:
+        if self._waiting and not (self._is_turn_due or self._is_held_back):
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: HeldConnection, ip: str) -> int | None:

@@ -8,6 +8,7 @@ Invariant L5: batches are written in the order of their arrival.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -104,6 +105,8 @@ class LogWriter:
         self._sync_later: asyncio.TimerHandle | None = None
         self._write_later: asyncio.TimerHandle | None = None
         self._files_later: asyncio.TimerHandle | None = None
+        self.files_seconds = 0.0  # how long the last write of configuration files took
+        self._is_writing_files = False
         self._is_closed = False
         self._settled = asyncio.Event()
         self._on_broken = on_broken
@@ -117,6 +120,7 @@ class LogWriter:
     def write_turn(self, turn: Turn) -> None:
         """Write the batch and the configuration files of a turn."""
         if turn.files:
+            self._is_writing_files = True
             self._jobs.put(lambda: self._write_files(turn.files))
         batch = turn.batch
         if batch is None:
@@ -183,6 +187,7 @@ class LogWriter:
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, FileText]) -> None:
+        began = time.monotonic()
         reported, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
         for path, text in waiting.items():
             try:
@@ -196,12 +201,14 @@ class LogWriter:
                         log, path=path, problem=lack.what, advice=lack.advice
                     )
                 self._unsaved[path] = text
+        self.files_seconds = time.monotonic() - began
         if self._unsaved:
             self._loop.call_soon_threadsafe(self._save_later)
         elif waiting:
             self._loop.call_soon_threadsafe(self._saved)
 
     def _saved(self) -> None:
+        self._is_writing_files = False
         self._note_room(_TABLES)
         self._on_saved()
 
@@ -243,8 +250,10 @@ class LogWriter:
 
         size, self._sync_end = end - self._sync_end, end
         syncs = self._syncs
-        if self._is_copying and size > _MUCH and isinstance(syncs, PromptSyncs):
-            syncs = syncs.others
+        if isinstance(syncs, PromptSyncs):
+            is_much = self._is_copying and size > _MUCH
+            if is_much or (self._is_writing_files and syncs.others is not None):
+                syncs = syncs.others
         if syncs is None or not syncs.start(files, synced):
             self._sync_in_thread(files, synced)
 
