@@ -128,7 +128,13 @@ class Http2Connection:
             if end - begin < length:
                 break
             at = begin + length
-            self._take(kind, flags, number & WINDOW_MAX, buffer[begin:at], now, happened)
+            number &= WINDOW_MAX
+            if kind == DATA and self._has_settings and self._block_of is None:  # the usual ones
+                self._take_data(flags, number, buffer[begin:at], now, happened)
+            elif kind == HEADERS and self._has_settings and self._block_of is None:
+                self._take_headers(flags, number, buffer[begin:at], now, happened)
+            else:
+                self._take(kind, flags, number, buffer[begin:at], now, happened)
         self._kept = buffer[at:] if at else buffer
 
     def _take(
@@ -141,11 +147,7 @@ class Http2Connection:
         happened: list[Happening],
     ) -> None:
         self._check_order(kind, number)
-        if kind == DATA:
-            self._take_data(flags, number, payload, now, happened)
-        elif kind == HEADERS:
-            self._take_headers(flags, number, payload, now, happened)
-        elif kind == WINDOW_UPDATE:
+        if kind == WINDOW_UPDATE:
             self._count_update(now)
             self._take_window(number, payload)
         elif kind == PING:
