@@ -100,9 +100,9 @@ class Kept(Generic[Key, Value]):
     def known(self, key: Key) -> Value | None:
         """Return what is kept and fresh."""
         found = self._values.get(key)
-        if found is None or found[0] < asyncio.get_running_loop().time():
+        if found is None or isinstance(found[1], RpcRefused):
             return None
-        return None if isinstance(found[1], RpcRefused) else found[1]
+        return found[1] if found[0] >= asyncio.get_running_loop().time() else None
 
     def all(self) -> list[Value]:
         """Return all answers, also those that are no longer fresh."""

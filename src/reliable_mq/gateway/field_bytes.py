@@ -6,6 +6,7 @@ Source: the encoding of protobuf (protobuf.dev, "Encoding"); `message_facts` has
 
 from functools import lru_cache
 
+from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
 
 _SMALL = 1024
@@ -88,3 +89,12 @@ def timestamp(tag: bytes, ms: int) -> bytes:
     ms = min(max(ms, 0), _YEAR_9999_MS)
     data = _seconds(ms // 1000) + _nanos(ms % 1000)
     return b"".join((tag, _SMALL_VARINTS[len(data)], data))
+
+
+def _status(code: Code) -> bytes:
+    tags = field_tags("Status")
+    return tags["code"] + varint(code) + sized(tags["message"], code.name.encode())
+
+
+STATUS_OK = _status(Code.OK)
+"""A status that says that all is well."""

@@ -41,6 +41,7 @@ _DONE_HEADS = [
     for digits in range(12)
 ]
 """What comes before the opaque, by its number of digits."""
+_DONE_SIZE_MAX = len(_DONE_HEADS[-1]) + 11 + len(_DONE_END)
 _DONE_AT = HEAD_SIZE + len(_DONE_BEGIN)
 
 
@@ -54,7 +55,9 @@ def encode_done(to: Command) -> bytes:
 
 def decode_done(frame: AnyFrame) -> Command | None:
     """Return the answer in a frame of `encode_done`; None: it is another frame, or not one only."""
-    if not isinstance(frame, bytes) or not frame.endswith(_DONE_END):
+    if len(frame) > _DONE_SIZE_MAX or not isinstance(frame, bytes):
+        return None
+    if not frame.endswith(_DONE_END):
         return None
     opaque = frame[_DONE_AT : -len(_DONE_END)]
     if len(opaque) >= len(_DONE_HEADS) or not frame.startswith(_DONE_HEADS[len(opaque)]):
