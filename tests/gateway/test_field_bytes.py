@@ -30,10 +30,6 @@ OWN = {
     "DLQ_ORIGIN_MESSAGE_ID": "ID6",
     "REAL_TOPIC": "of the broker",
 }
-HOSTS = {
-    "born_host": pack_host("10.0.0.1", 1234),
-    "store_host": pack_host("::1", 10911),
-}
 
 
 def filled(record: Record, found: dict[str, str], attempts: int, topic: str, handle: str) -> Any:
@@ -88,8 +84,16 @@ def test_a_record_as_bytes_says_what_an_object_would_say(
     handle: str,
 ) -> None:
     queue_id, queue_offset, born_ms, store_ms, attempts = numbers
-    times = {"born_time_ms": born_ms, "store_time_ms": store_ms}
-    record = Record("stored", body, b"", queue_id, queue_offset=queue_offset, **times, **HOSTS)
+    record = Record(
+        "stored",
+        body,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        born_time_ms=born_ms,
+        born_host=pack_host("10.0.0.1", 1234),
+        store_time_ms=store_ms,
+        store_host=pack_host("::1", 10911),
+    )
     found = user | OWN if is_rich else user
     data = encode_message(record, found, attempts, topic, handle)
     assert TYPES["Message"].FromString(data) == filled(record, found, attempts, topic, handle)

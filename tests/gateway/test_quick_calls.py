@@ -135,6 +135,7 @@ class TestOneRequest:
         at.send()
         ((_, command, on_answer),) = at.broker.told
         assert (command.code, command.body) == (Ask.SEND_MESSAGE_V2, b"x")
+        assert command.send_header is not None
         assert command.send_header.topic == "orders"
         on_answer(reply(command, ext={"msgId": "A" * 32, "queueOffset": "9"}))
         found = await at.answer()

@@ -9,7 +9,7 @@ from functools import lru_cache
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
 
-_SMALL = 1024
+_SMALL, _TWO_BYTES = 1024, 1 << 14
 _KEPT_LENGTH_MAX = 255
 _MORE, _BITS = 0x80, 0x7F
 _I64_MASK = 2**64 - 1
@@ -45,7 +45,11 @@ _SMALL_VARINTS = [_long_varint(number) for number in range(_SMALL)]
 
 def varint(number: int) -> bytes:
     """Return a number as protobuf writes it; a negative one has ten bytes."""
-    return _SMALL_VARINTS[number] if 0 <= number < _SMALL else _long_varint(number)
+    if 0 <= number < _SMALL:
+        return _SMALL_VARINTS[number]
+    if 0 < number < _TWO_BYTES:
+        return bytes((number & _BITS | _MORE, number >> 7))
+    return _long_varint(number)
 
 
 def field_tags(kind: str) -> dict[str, bytes]:

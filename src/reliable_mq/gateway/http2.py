@@ -45,6 +45,7 @@ from reliable_mq.gateway.http2_frames import (
     Http2Error,
     Http2Fault,
     Stream,
+    frame_begin,
     frame_of,
     pack_u32,
 )
@@ -378,12 +379,11 @@ class Http2Connection:
             return
         self._window -= size
         self._updates = min(self._updates + 2, _UPDATES_MAX)
-        pack = HEAD.pack
-        length, last = len(head), len(trailers)
+        named = pack_u32(number)
         self.out += (
-            *(pack(length >> 8, length & 255, HEADERS, END_HEADERS, number), head),
-            *(pack(size >> 8, size & 255, DATA, 0, number), data),
-            *(pack(last >> 8, last & 255, HEADERS, END_HEADERS | END_STREAM, number), trailers),
+            *(frame_begin(len(head), HEADERS, END_HEADERS), named, head),
+            *(frame_begin(size, DATA, 0), named, data),
+            *(frame_begin(len(trailers), HEADERS, END_HEADERS | END_STREAM), named, trailers),
         )
         self._close(stream)
 

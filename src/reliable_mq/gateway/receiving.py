@@ -6,6 +6,7 @@ Source: Apache RocketMQ `GrpcConverter`, `MQClientAPIImpl.processPopResponse`.
 
 from binascii import hexlify
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import md5
 from typing import Any, NamedTuple
 
@@ -40,7 +41,14 @@ _QUEUE, _OFFSET, _ATTEMPT = _S["queue_id"], _S["queue_offset"], _S["delivery_att
 _HANDLE = _S["receipt_handle"]
 # All of a digest before its 32 digits.
 _CHECKSUM = sized(field_tags("Digest")["checksum"], b"0" * 32)
+_BORN, _BORN_HOST = _S["born_timestamp"], _S["born_host"]
+_STORED = _S["store_timestamp"]
 _DIGEST = sized(_S["body_digest"], field_tags("Digest")["type"] + varint(_MD5) + _CHECKSUM)[:-32]
+
+
+@lru_cache(maxsize=16)
+def _store_host(packed: bytes) -> bytes:
+    return sized(_S["store_host"], address_of(*unpack_host(packed)).encode())
 
 
 class PoppedMessage(NamedTuple):
@@ -79,10 +87,10 @@ def popped_of(
     records = list(iter_records(body))
     for record, handle in zip(records, handles_of(ext, records, topic, broker), strict=True):
         attempts, kind = record.reconsume_times, handle.kind
-        if kind == NORMAL:  # a copy from a retry topic counts its attempts itself
-            queue = str(record.queue_id)
-            count = counts.get((kind, message_place(record.queue_id, record.queue_offset)))
-            attempts = max(attempts, _number(count or counts.get((kind, queue))))
+        if counts and kind == NORMAL:  # a copy from a retry topic counts its attempts itself
+            place = message_place(record.queue_id, record.queue_offset)
+            count = counts.get((kind, place)) or counts.get((kind, str(record.queue_id)))
+            attempts = max(attempts, _number(count))
         yield PoppedMessage(record, record.property_map(), handle.text(), attempts)
 
 
@@ -120,22 +128,34 @@ def _system_of(
     record: Record, found: Mapping[str, str], attempts: int, handle: str, body: bytes, encoding: int
 ) -> list[bytes]:
     """Return the fields of a message that are not its topic, its body or its sender's own."""
-    message_id = (found.get(p.UNIQ_KEY) or record.offset_message_id()).encode()
-    born_host = found.get(BORN_HOST, "").strip()
-    checksum = hexlify(md5(body, usedforsecurity=False).digest()).upper()
+    get = found.get
+    message_id = (get(p.UNIQ_KEY) or record.offset_message_id()).encode()
+    born_host = get(BORN_HOST, "").strip() or unpack_host(record.born_host)[0]
     parts = [
-        *(_ID, varint(len(message_id)), message_id, _DIGEST, checksum),
+        *(_ID, varint(len(message_id)), message_id),
+        *(_DIGEST, hexlify(md5(body, usedforsecurity=False).digest()).upper()),
         *(_ENCODING, varint(encoding), _KIND, varint(kind_of(found))),
-        timestamp(_S["born_timestamp"], record.born_time_ms),
-        known_text(_S["born_host"], b"", born_host or unpack_host(record.born_host)[0]),
-        timestamp(_S["store_timestamp"], record.store_time_ms),
-        known_text(_S["store_host"], b"", address_of(*unpack_host(record.store_host))),
+        timestamp(_BORN, record.born_time_ms),
+        known_text(_BORN_HOST, b"", born_host),
+        timestamp(_STORED, record.store_time_ms),
+        _store_host(record.store_host),
         *(_QUEUE, varint(record.queue_id), _OFFSET, varint(record.queue_offset)),
         *(_ATTEMPT, varint(min(attempts + 1, _INT32_MAX))),
     ]
     if handle:
         text = handle.encode()
         parts += (_HANDLE, varint(len(text)), text)
+    if not found.keys().isdisjoint(_RARE):
+        parts += _rare_of(found)
+    return parts
+
+
+_RARE = (p.TAGS, p.KEYS, p.SHARDING_KEY, p.TIMER_DELIVER_MS, TRACE_CONTEXT, "DLQ_ORIGIN_TOPIC")
+
+
+def _rare_of(found: Mapping[str, str]) -> list[bytes]:
+    """Return the fields that only some messages have."""
+    parts: list[bytes] = []
     tag, keys, group = found.get(p.TAGS), found.get(p.KEYS), found.get(p.SHARDING_KEY)
     if tag:
         parts.append(known_text(_S["tag"], b"", tag))

@@ -56,6 +56,10 @@ KINDS_OF_TYPE: dict[str, frozenset[KindOfMessage]] = {
 }
 """What a topic takes, by its attribute `message.type`."""
 
+_NAMES_MAX = 1_000  # that are known to be good; each has 255 characters at most
+_good_topics: set[str] = set()
+_good_groups: set[str] = set()
+
 
 class Outgoing(NamedTuple):
     """The messages of one call: all of one topic, for one queue.
@@ -78,11 +82,14 @@ def check_topic(name: str) -> None:
     Raises:
         RpcRefused: when it is illegal, or a topic of the system.
     """
+    if name in _good_topics:
+        return
     fault = topic_fault(name)
     if fault:
         raise RpcRefused(Code.ILLEGAL_TOPIC, fault)
     if is_system_topic(name):
         raise RpcRefused(Code.ILLEGAL_TOPIC, "cannot access system topic")
+    _note(_good_topics, name)
 
 
 def check_group(name: str) -> None:
@@ -91,11 +98,21 @@ def check_group(name: str) -> None:
     Raises:
         RpcRefused: when it is illegal, or a group of the system.
     """
+    if name in _good_groups:
+        return
     fault = group_fault(name)
     if fault:
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, fault)
     if is_system_group(name):
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+    _note(_good_groups, name)
+
+
+def _note(names: set[str], name: str) -> None:
+    """Note a name that may be used, and forget the others if they are many."""
+    if len(names) >= _NAMES_MAX:
+        names.clear()
+    names.add(name)
 
 
 def check_echoed(call: Any) -> None:

@@ -100,7 +100,7 @@ def _append(
 
 def _out_ms(state: BrokerState, due_ms: int) -> int:
     """Return the slot of the timers for a time."""
-    precision_ms = state.config.timer_precision_ms
+    precision_ms = state.timers.precision_ms
     return (due_ms - 1) // precision_ms * precision_ms
 
 
