@@ -17,6 +17,7 @@ from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
@@ -26,7 +27,12 @@ from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.pop_headers import AckMessageHeader
 
+_RESPONSE, _RESULT = map(field_tags, ("AckMessageResponse", "AckMessageResultEntry"))
+_ENTRIES, _ID, _HANDLE = _RESPONSE["entries"], _RESULT["message_id"], _RESULT["receipt_handle"]
+_ALL_ACKNOWLEDGED = sized(_RESPONSE["status"], STATUS_OK)
+_ACKNOWLEDGED = sized(_RESULT["status"], STATUS_OK)
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 _LAST_SECONDS = 3.0
 
@@ -131,23 +137,31 @@ class Receipts:
         check_topic(topic)
         check_group(group)
         entry = call.entries[0]
+        message_id, text = entry.message_id, entry.receipt_handle
         session = self._sessions.find(caller.client_id)
-        if session is not None and (group, entry.message_id, entry.receipt_handle) in session.held:
+        if session is not None and session.held and (group, message_id, text) in session.held:
             return None
-        handle = read_handle(entry.receipt_handle)
+        handle = read_handle(text)
         _check_fresh(handle)
         address = self._upstream.known_master(handle.popped.broker, topic)
-        if not address:
+        if not address or handle.popped.offset is None:
             return None
 
         def finish(answer: Command) -> Any:
-            outcome = Code.OK, "OK"
             if answer.code != ResponseCode.SUCCESS:
                 refused = refused_by_broker(answer.code, answer.remark)
-                outcome = refused.code, str(refused)
-            return _acknowledged(call, [outcome])
+                return _acknowledged(call, [(refused.code, str(refused))])
+            named = sized(_ID, message_id.encode()) + sized(_HANDLE, text.encode())
+            return EncodedAnswer(_ALL_ACKNOWLEDGED + sized(_ENTRIES, named + _ACKNOWLEDGED))
 
-        command = request(RequestCode.ACK_MESSAGE, _named_by(handle, topic, group))
+        command = request(RequestCode.ACK_MESSAGE)
+        command.ack_header = AckMessageHeader(
+            consumer_group=group,
+            topic=handle.real_topic(topic, group),
+            queue_id=handle.popped.queue_id,
+            extra_info=text,
+            offset=handle.popped.offset,
+        )
         return Begun(address, command, finish)
 
     async def _acknowledge(

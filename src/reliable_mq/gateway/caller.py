@@ -13,7 +13,7 @@ CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
 _KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
-_SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
 _DIGITS_MAX = 8
 
 
@@ -44,6 +44,16 @@ class Caller(NamedTuple):
         return self.text(b"x-mq-language")
 
 
+SendersHeaders = tuple[bytes | None, bytes | None, bytes | None, bytes | None, bytes | None]
+"""The headers of a call that say who makes it."""
+
+
+def senders_headers(headers: Mapping[bytes, bytes]) -> SendersHeaders:
+    """Return those headers of a call from which all of `Caller` follows but its deadline."""
+    get = headers.get
+    return get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
+
+
 def client_id_of(headers: Mapping[bytes, bytes]) -> str:
     """Return the id of the client that makes a call.
 
@@ -67,7 +77,7 @@ def seconds_of(timeout: bytes | None) -> float | None:
     """Return the seconds of a `grpc-timeout` header; None: it is none."""
     if not timeout:
         return None
-    number, unit = timeout[:-1], timeout[-1:].decode("latin-1")
-    if unit not in _SECONDS or not number.isdigit() or len(number) > _DIGITS_MAX:
+    number, unit = timeout[:-1], _SECONDS.get(timeout[-1])
+    if unit is None or not number.isdigit() or len(number) > _DIGITS_MAX:
         return None
-    return int(number) * _SECONDS[unit]
+    return int(number) * unit

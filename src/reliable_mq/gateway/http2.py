@@ -45,6 +45,7 @@ from reliable_mq.gateway.http2_frames import (
     Http2Error,
     Http2Fault,
     Stream,
+    frame_begin,
     frame_of,
     pack_u32,
 )
@@ -128,7 +129,13 @@ class Http2Connection:
             if end - begin < length:
                 break
             at = begin + length
-            self._take(kind, flags, number & WINDOW_MAX, buffer[begin:at], now, happened)
+            number &= WINDOW_MAX
+            if kind == DATA and self._has_settings and self._block_of is None:  # the usual ones
+                self._take_data(flags, number, buffer[begin:at], now, happened)
+            elif kind == HEADERS and self._has_settings and self._block_of is None:
+                self._take_headers(flags, number, buffer[begin:at], now, happened)
+            else:
+                self._take(kind, flags, number, buffer[begin:at], now, happened)
         self._kept = buffer[at:] if at else buffer
 
     def _take(
@@ -141,11 +148,7 @@ class Http2Connection:
         happened: list[Happening],
     ) -> None:
         self._check_order(kind, number)
-        if kind == DATA:
-            self._take_data(flags, number, payload, now, happened)
-        elif kind == HEADERS:
-            self._take_headers(flags, number, payload, now, happened)
-        elif kind == WINDOW_UPDATE:
+        if kind == WINDOW_UPDATE:
             self._count_update(now)
             self._take_window(number, payload)
         elif kind == PING:
@@ -376,12 +379,11 @@ class Http2Connection:
             return
         self._window -= size
         self._updates = min(self._updates + 2, _UPDATES_MAX)
-        pack = HEAD.pack
-        length, last = len(head), len(trailers)
+        named = pack_u32(number)
         self.out += (
-            *(pack(length >> 8, length & 255, HEADERS, END_HEADERS, number), head),
-            *(pack(size >> 8, size & 255, DATA, 0, number), data),
-            *(pack(last >> 8, last & 255, HEADERS, END_HEADERS | END_STREAM, number), trailers),
+            *(frame_begin(len(head), HEADERS, END_HEADERS), named, head),
+            *(frame_begin(size, DATA, 0), named, data),
+            *(frame_begin(len(trailers), HEADERS, END_HEADERS | END_STREAM), named, trailers),
         )
         self._close(stream)
 

@@ -5,7 +5,7 @@ A call that fails by a bug is answered as one, and logged; the others go on.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from reliable_mq.access.users import User
@@ -33,6 +33,7 @@ Authenticate = Callable[[Caller], Awaitable[User]]
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _BUG = "the endpoint has failed; its log says why"
+_acting_at = lru_cache(maxsize=256)(Acting)
 
 
 class Calls:
@@ -100,7 +101,7 @@ class Calls:
         begin = None if teller is None else self._gateway.quick.get(name)
         if teller is None or begin is None:
             return None
-        acting = ACTING.set(Acting(caller.host))
+        acting = ACTING.set(_acting_at(caller.host))
         try:
             begun = begin(caller, call)
         except Exception:  # noqa: BLE001 - a task meets it again, and says it

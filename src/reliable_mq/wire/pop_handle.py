@@ -51,7 +51,9 @@ class PopHandle(NamedTuple):
 
     def text(self) -> str:
         """Return the handle as it is sent."""
-        return " ".join(str(field) for field in self if field is not None)
+        start, popped, invisible, revive, kind, broker, queue_id, offset = self
+        text = f"{start} {popped} {invisible} {revive} {kind} {broker} {queue_id}"
+        return text if offset is None else f"{text} {offset}"
 
 
 def kind_of(topic: str) -> str:

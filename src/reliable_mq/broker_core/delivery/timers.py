@@ -78,7 +78,7 @@ class Timers:
         self._store = store
         self._files = files
         self.followed = FollowedTimers(files, precision_ms)  # of a slave
-        self._precision_ms = precision_ms
+        self.precision_ms = precision_ms
         self._roll_slots = roll_slots
         self.revival = revival or Revival("")
         self.written = WrittenNotes()
@@ -153,7 +153,7 @@ class Timers:
         return count
 
     def _slot_of(self, due_ms: int) -> int:
-        return (due_ms - 1) // self._precision_ms * self._precision_ms
+        return (due_ms - 1) // self.precision_ms * self.precision_ms
 
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
         """Give each new message an entry and a slot.
@@ -181,7 +181,7 @@ class Timers:
         """Return the next message to take up; None: it is damaged, or no timed message."""
         offset = self._files.queue_offset
         record = self._store.reader.message(queue, offset)
-        timed = read_timed(record, self._precision_ms)
+        timed = read_timed(record, self.precision_ms)
         if record is not None and timed is None:
             broker_events.TIMED_MESSAGE_UNREADABLE.log(log, queue_offset=offset, topic=TIMER_TOPIC)
         return timed
@@ -191,14 +191,14 @@ class Timers:
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
         self._late_ms = max(self._late_ms, due_ms if due_ms > timed.due_ms else 0)
         slot_ms, magic = self._slot_of(due_ms), DEFAULT
-        taken_ms = now_ms // self._precision_ms * self._precision_ms
-        window_ms = self._roll_slots * self._precision_ms
+        taken_ms = now_ms // self.precision_ms * self.precision_ms
+        window_ms = self._roll_slots * self.precision_ms
         if slot_ms - taken_ms >= window_ms:
             magic |= ROLL
-            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self._precision_ms
+            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self.precision_ms
             slots = self._roll_slots // 2 if is_short else self._roll_slots
-            slot_ms = taken_ms + slots * self._precision_ms
-            due_ms = slot_ms + self._precision_ms
+            slot_ms = taken_ms + slots * self.precision_ms
+            due_ms = slot_ms + self.precision_ms
         if slot_ms >= self._files.room_end_ms:
             return False
         if timed.deleted_key:
@@ -232,7 +232,7 @@ class Timers:
     def _load(self, now_ms: int) -> None:
         """Load the slots up to the next one, within the limits of one turn."""
         files, budget = self._files, _ENTRIES_MAX
-        until_ms = self._slot_of(now_ms) + 2 * self._precision_ms
+        until_ms = self._slot_of(now_ms) + 2 * self.precision_ms
         while budget > 0:
             if self._chain < 0:
                 self._loaded_ms = files.next_used(self._loaded_ms, max(until_ms, self._loaded_ms))
@@ -246,7 +246,7 @@ class Timers:
                 self._chain = entry.previous if entry and entry.previous < self._chain else -1
                 budget -= 1
             if self._chain < 0:
-                self._loaded_ms += self._precision_ms
+                self._loaded_ms += self.precision_ms
 
     def _wait_for(self, position: int, entry: TimerEntry | None) -> None:
         """Put a loaded entry into its bucket."""
@@ -270,7 +270,7 @@ class Timers:
         if entry is None:
             return None
         record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
-        timed = read_timed(record, self._precision_ms)
+        timed = read_timed(record, self.precision_ms)
         if timed is None:
             broker_events.TIMED_MESSAGE_MISSING.log(log, log_offset=entry.commit_log_offset)
         return timed
@@ -393,8 +393,8 @@ class Timers:
             files,
             self._store,
             waiting,
-            end_ms=min(self._loaded_ms, self._used_ms + self._precision_ms),
-            slot_ms=self._precision_ms,
+            end_ms=min(self._loaded_ms, self._used_ms + self.precision_ms),
+            slot_ms=self.precision_ms,
             now_ms=self._delivered_ms,
         )
         files.close()
