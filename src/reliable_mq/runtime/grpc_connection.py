@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, OK, trailers_of
+from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, NOT_POST, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
 from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
+from reliable_mq.gateway.header_rules import is_grpc
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
     BEGUN,
@@ -162,9 +163,9 @@ class GrpcConnection(asyncio.Protocol):
         headers = dict(stream.headers)
         stream.headers = []
         path = headers.get(b":path", b"")
-        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._http2.send_head(stream, NOT_GRPC)
-            self._http2.reset(stream, Http2Fault.NO_ERROR)
+        is_of_grpc = is_grpc(headers.get(b"content-type", b""))
+        if not is_of_grpc or headers[b":method"] != b"POST":
+            self._http2.end(stream, NOT_POST if is_of_grpc else NOT_GRPC)
             del self._coming[stream.id]
             return
         name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
