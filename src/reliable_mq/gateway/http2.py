@@ -11,6 +11,7 @@ import struct
 from collections import deque
 
 from reliable_mq.errors import FrameError, InvariantBroken
+from reliable_mq.gateway.header_rules import why_malformed, why_no_trailers
 from reliable_mq.gateway.hpack import HeaderReader
 from reliable_mq.gateway.http2_frames import (
     ACK,
@@ -275,6 +276,10 @@ class Http2Connection:
         if stream is not None:  # trailers of the peer: they say nothing
             if not flags & END_STREAM or stream.is_read:
                 raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a stream has headers twice")
+            if why_no_trailers(headers):
+                self.reset(stream, Http2Fault.PROTOCOL_ERROR)
+                happened.append((RESET, stream))
+                return
             stream.is_read = True
             happened.append((ENDED, stream))
             return
@@ -285,8 +290,10 @@ class Http2Connection:
             raise Http2Error(Http2Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
         self._last = number
         if self.is_going or len(self.streams) >= STREAMS_MAX:
-            self._count_idle(now)
-            self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Http2Fault.REFUSED_STREAM)))
+            self._refuse(number, Http2Fault.REFUSED_STREAM, now)
+            return
+        if why_malformed(headers):
+            self._refuse(number, Http2Fault.PROTOCOL_ERROR, now)
             return
         stream = self.streams[number] = Stream(number, self._peer_stream_window)
         stream.headers = headers
@@ -294,6 +301,11 @@ class Http2Connection:
         if flags & END_STREAM:
             stream.is_read = True
             happened.append((ENDED, stream))
+
+    def _refuse(self, number: int, fault: Http2Fault, now: float) -> None:
+        """End a stream before it begins."""
+        self._count_idle(now)
+        self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(fault)))
 
     def _take_reset(self, number: int, payload: bytes, happened: list[Happening]) -> None:
         if len(payload) != 4:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, OK, trailers_of
+from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, NOT_POST, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
 from reliable_mq.gateway.caller import (
@@ -23,6 +23,7 @@ from reliable_mq.gateway.caller import (
     senders_headers,
 )
 from reliable_mq.gateway.codes import RpcRefused
+from reliable_mq.gateway.header_rules import is_grpc
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
     BEGUN,
@@ -173,9 +174,9 @@ class GrpcConnection(asyncio.Protocol):
         """Look at the headers of a call."""
         headers = dict(stream.headers)
         stream.headers = []
-        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._http2.send_head(stream, NOT_GRPC)
-            self._http2.reset(stream, Http2Fault.NO_ERROR)
+        is_of_grpc = is_grpc(headers.get(b"content-type", b""))
+        if not is_of_grpc or headers[b":method"] != b"POST":
+            self._http2.end(stream, NOT_POST if is_of_grpc else NOT_GRPC)
             del self._coming[stream.id]
             return
         path = headers.get(b":path", b"")
