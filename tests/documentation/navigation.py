@@ -15,6 +15,7 @@ HOW_TO: tuple[str, ...] = (
     *(
         "questions",
         "questions_production",
+        "error_texts",
         "develop",
         "consumers",
         "own_session",
@@ -63,7 +64,7 @@ HOW_TO: tuple[str, ...] = (
         "reconciliation_daily",
     ),
     "personal_data",
-    *("from_celery", "from_procrastinate", "from_own_outbox"),
+    *("from_celery", "from_brokers", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (
     *(

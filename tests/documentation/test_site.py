@@ -181,7 +181,7 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
         ("oom", "explanation/crashes.html", 5),
         ("transaction.on_commit", "how-to/django.html", 3),
         ("delayed message cancel", "how-to/delays.html", 4),
-        ("kafka", "explanation/comparison.html", 3),
+        ("kafka", "how-to/from_brokers.html", 1),
         ("when not to use", "explanation/comparison.html", 3),
         ("report a vulnerability", "explanation/security.html", 2),
         ("autoscale", "how-to/sizing.html", 5),
