@@ -39,6 +39,7 @@ _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open 
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
+_ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
 
 
 class Jobs(Protocol):
@@ -92,6 +93,7 @@ class LogWriter:
         self._syncs = syncs
         self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
+        self._has_zeros = True  # whether zeros are written ahead of the log
         self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
@@ -133,7 +135,7 @@ class LogWriter:
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
-            CommitLog.write_batch(batch)
+            CommitLog.write_batch(batch, has_zeros=self._has_zeros)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
@@ -249,6 +251,7 @@ class LogWriter:
                 self._settled.set()
 
         size, self._sync_end = end - self._sync_end, end
+        self._has_zeros = size <= _ZEROS_MAX
         syncs = self._syncs
         if isinstance(syncs, PromptSyncs):
             is_much = self._is_copying and size > _MUCH
