@@ -277,9 +277,11 @@ def test_a_long_table_reaches_the_medium_bit_by_bit_and_a_short_one_at_once(
     rows = [f"{number:0999}" for number in range(1_000)]
     parts = [JoinedRows(rows[at : at + 10], ",") for at in range(0, 1_000, 10)]
     disk = FileDisk(tmp_path)
-    disk.write_text("config/topics.json", RowsText("<", parts[:10], ",", ">"))
-    assert not ranges
-    disk.write_text("config/topics.json", RowsText("<", parts, ",", ">"))
+    for count, is_paced in ((10, True), (100, False), (100, True)):
+        assert not ranges
+        text = RowsText("<", parts[:count], ",", ">")
+        text.is_paced = is_paced
+        disk.write_text("config/topics.json", text)
     assert disk.read_text("config/topics.json") == "<" + ",".join(rows) + ">"
     disk.close()
 

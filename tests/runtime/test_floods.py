@@ -17,7 +17,7 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
-from reliable_mq.runtime import listener
+from reliable_mq.runtime import server_connection
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -148,29 +148,27 @@ def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
             honest = await connect(echo)
             _, flooder = await connect(echo)
             assert await is_served(*honest)
-            echo.listener.hold_back(listener._NEW_AT_ONCE)
-            assert not echo.listener._is_held_back, "so many are no flood"
-            echo.listener.hold_back(listener._NEW_AT_ONCE + 1)
+            echo.listener.is_held_back = True
             flooder.write(SEND * 10)
             await eventually(lambda: echo.listener._waiting)
             assert await is_served(*honest)
             assert len(echo.seen) == 2
             echo.listener.invariants()
 
-            echo.listener.go_on(listener._NEW_AT_ONCE + 1)
+            echo.listener.go_on()
             await eventually(lambda: len(echo.seen) == 12)
-            echo.listener.hold_back(listener._NEW_AT_ONCE + 2)
-            assert not echo.listener._is_held_back, "one more since then"
 
     run(test)
 
 
-def test_nobody_is_held_back_while_nobody_sends_single_requests() -> None:
+def test_many_new_queues_are_a_flood_only_while_somebody_sends_single_requests() -> None:
     async def test() -> None:
         async with serving() as echo:
-            _, flooder = await connect(echo)
-            echo.listener.hold_back(1_000)
-            flooder.write(SEND * 10)
-            await eventually(lambda: len(echo.seen) == 10)
+            turns, most = echo.listener.turns, server_connection._NEW_AT_ONCE
+            assert not turns.is_flooded(1_000)
+            assert await is_served(*await connect(echo))
+            assert [turns.is_flooded(begun) for begun in (most, most + 1)] == [False, True]
+            turns.made = 2
+            assert [turns.is_flooded(begun) for begun in (most + 2, most + 3)] == [False, True]
 
     run(test)

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.test_log_writer import GatedSegment, Reports, fail, one_turn, turn
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.disk import DiskFile, FileText
+from reliable_mq.broker_core.store.disk import DiskFile, FileText, RowsText
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
@@ -218,6 +218,23 @@ def test_the_loop_syncs_no_log_while_tables_are_written() -> None:
         writer.write_turn(turn(segment, 2, b"c"))
         assert (segment.syncs, len(others.begun)) == (3, 0)
         assert reports.ends == [(1, True), (2, True), (3, True)]
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_table_is_written_bit_by_bit_only_if_somebody_waits_for_the_log() -> None:
+    """Else it would only take longer: who creates one topic after another waits for each write."""
+
+    async def scenario() -> None:
+        segment = GatedSegment()
+        writer = LogWriter(MemoryDisk(), 0, Reports(), PromptSyncs(None, Seconds(0.0)))
+        texts = [RowsText("{", [], ",", "}") for _ in range(2)]
+        writer.write_turn(Turn(None, [], {"config/topics.json": texts[0]}, []))
+        writer.write_turn(turn(segment, 0, b"a"))
+        writer.write_turn(Turn(None, [], {"config/topics.json": texts[1]}, []))
+        assert [text.is_paced for text in texts] == [False, True]
         await writer.drain()
         writer.close()
 

@@ -19,6 +19,7 @@ from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 
@@ -95,24 +96,34 @@ def test_queues_that_grow_while_others_are_synced_wait_for_the_next_checkpoint(
     assert all(disk.size_of(queue.path_of(0)) > 0 for queue in queues)
 
 
-def test_a_broker_tells_its_listener_how_many_queues_have_begun_and_how_many_exist(
+def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a flood of sends to new topics makes a few in one turn of the loop."""
     watch, count = Watch(), 5
-    told: list[tuple[str, int]] = []
-    for name in ("hold_back", "go_on"):
-        monkeypatch.setattr(
-            Listener, name, lambda _self, begun, name=name: told.append((name, begun))
-        )
+    told: list[int] = []
+    held: list[int] = []
+
+    def is_flooded(turns: TurnShares, begun: int) -> bool:
+        told.append(begun - turns.made)
+        return begun > turns.made
+
+    go_on = Listener.go_on
+
+    def going_on(listener: Listener) -> None:
+        held.append(listener.turns.made)
+        go_on(listener)
+
+    monkeypatch.setattr(TurnShares, "is_flooded", is_flooded)
+    monkeypatch.setattr(Listener, "go_on", going_on)
 
     async def scenario() -> None:
-        async with serving(tmp_path, watch) as (_server, peer):
+        async with serving(tmp_path, watch) as (server, peer):
             for number in range(count):
                 await peer.send(f"new-{number}")
+            assert not server.listener.is_held_back
 
     asyncio.run(scenario())
     assert not watch.causes
-    for number in range(1, count + 1):
-        assert ("hold_back", number) in told
-        assert ("go_on", number) in told[told.index(("hold_back", number)) :]
+    assert max(told) == 1
+    assert held == [1, 2, 3, 4, 5]

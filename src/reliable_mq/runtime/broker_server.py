@@ -311,8 +311,9 @@ class BrokerServer:
         if turn.batch or turn.files:
             self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
-            if not self._log_writer.is_waiting_for_room:
-                self._listener.hold_back(self._core.state.store.appender.begun)
+            is_flooded = self._listener.turns.is_flooded(self._core.state.store.appender.begun)
+            if is_flooded and not self._log_writer.is_waiting_for_room:
+                self._listener.is_held_back = True
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
@@ -321,7 +322,9 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
-        self._listener.go_on(self._core.state.store.appender.begun)
+        self._listener.turns.made = self._core.state.store.appender.begun
+        if self._listener.is_held_back:
+            self._listener.go_on()
         try:
             core, copies, send = self._core, self._replication, self._send
             now, report = now_ms(), copies.report

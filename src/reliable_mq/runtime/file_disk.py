@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
-from reliable_mq.broker_core.store.disk import FileText, path_inside
+from reliable_mq.broker_core.store.disk import FileText, RowsText, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
 from reliable_mq.runtime.disk_file import FileDiskFile, NewNames, sync_folder
@@ -155,7 +155,10 @@ class FileDisk:
         try:
             opener = _private if path in PRIVATE_PATHS else self._with_rights
             with self._files.attempt(lambda: open(new, "wb", opener=opener)) as file:
-                _write_paced(file, [text.encode()] if isinstance(text, str) else text)
+                if isinstance(text, RowsText) and text.is_paced:
+                    _write_paced(file, text)
+                else:
+                    file.writelines([text.encode()] if isinstance(text, str) else text)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(full)

@@ -20,6 +20,7 @@ from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
     FileText,
+    RowsText,
     is_out_of_descriptors,
     is_out_of_room,
     lack_of,
@@ -38,6 +39,7 @@ _Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
+_LATELY_SECONDS = 0.1
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 _ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
 
@@ -109,6 +111,7 @@ class LogWriter:
         self._files_later: asyncio.TimerHandle | None = None
         self.files_seconds = 0.0  # how long the last write of configuration files took
         self._is_writing_files = False
+        self._written_at = -_LATELY_SECONDS  # the log, by the clock of the loop
         self._is_closed = False
         self._settled = asyncio.Event()
         self._on_broken = on_broken
@@ -123,6 +126,10 @@ class LogWriter:
         """Write the batch and the configuration files of a turn."""
         if turn.files:
             self._is_writing_files = True
+            is_busy = self._loop.time() - self._written_at < _LATELY_SECONDS
+            for text in turn.files.values():
+                if isinstance(text, RowsText):
+                    text.is_paced = is_busy
             self._jobs.put(lambda: self._write_files(turn.files))
         batch = turn.batch
         if batch is None:
@@ -177,7 +184,7 @@ class LogWriter:
     def _written(self, batch: LogBatch) -> None:
         for write in batch.writes:
             self._unsynced[write.segment] = None
-        self._end = batch.end
+        self._end, self._written_at = batch.end, self._loop.time()
         if self._on_written is not None:
             self._on_written(batch)
         if not self._sync_interval:

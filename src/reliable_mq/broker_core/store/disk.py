@@ -43,10 +43,14 @@ class RowsText:
         parts: the rows.
         between: the text between two rows.
         tail: the text behind the rows.
+
+    Attributes:
+        is_paced: whether the medium shall get it bit by bit, because others wait for the medium.
     """
 
     def __init__(self, head: str, parts: Sequence[JoinedRows], between: str, tail: str) -> None:
         self._head, self._parts, self._between, self._tail = head, parts, between, tail
+        self.is_paced = False
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces of the encoded text."""
