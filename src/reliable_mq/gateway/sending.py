@@ -285,6 +285,8 @@ def _origin_of(system: Any, peer: str) -> dict[str, str]:
 
 
 def _user_properties(message: Any, system: Any) -> dict[str, str]:
+    if not (message.user_properties or system.tag or system.keys):
+        return {}
     found: dict[str, str] = dict(message.user_properties)
     if len(found) > USER_PROPERTIES_MAX:
         raise RpcRefused(
