@@ -7,7 +7,7 @@ flush type promises.
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from reliable_mq.access.access_settings import begin_access
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
@@ -274,10 +274,10 @@ class BrokerCore:
                 answer = handler(state, request)
         except Exception as error:  # noqa: BLE001 - it is told and logged there
             answer = answer_to_failed(state, request, error)
-        if isinstance(answer, Generator):
-            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
-        else:
+        if answer is None or isinstance(answer, Command):
             self._end(request, pending, answer)
+        else:
+            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
 
     def _end(
         self, request: Request, pending: audited.PendingAct | None, answer: Command | None

@@ -26,6 +26,7 @@ from reliable_mq.gateway.field_bytes import (
     sized,
     varint,
 )
+from reliable_mq.gateway.group_buckets import bucket_of
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sessions import Session, Sessions
@@ -137,7 +138,7 @@ class Producing:
         if not queues:
             raise RpcRefused(Code.FORBIDDEN, "no writable queue")
         number = (
-            sending.bucket_of(outgoing.group, len(queues))
+            bucket_of(outgoing.group, len(queues))
             if outgoing.group
             else next(self._turn) % len(queues)
         )

@@ -17,7 +17,7 @@ from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
-from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized
+from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized, varint
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
@@ -151,8 +151,12 @@ class Receipts:
             if answer.code != ResponseCode.SUCCESS:
                 refused = refused_by_broker(answer.code, answer.remark)
                 return _acknowledged(call, [(refused.code, str(refused))])
-            named = sized(_ID, message_id.encode()) + sized(_HANDLE, text.encode())
-            return EncodedAnswer(_ALL_ACKNOWLEDGED + sized(_ENTRIES, named + _ACKNOWLEDGED))
+            number, named = message_id.encode(), text.encode()
+            entry = (_ID, varint(len(number)), number, _HANDLE, varint(len(named)), named)
+            result = b"".join((*entry, _ACKNOWLEDGED))
+            return EncodedAnswer(
+                b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result))
+            )
 
         command = request(RequestCode.ACK_MESSAGE)
         command.ack_header = AckMessageHeader(

@@ -44,16 +44,6 @@ class Caller(NamedTuple):
         return self.text(b"x-mq-language")
 
 
-SendersHeaders = tuple[bytes | None, bytes | None, bytes | None, bytes | None, bytes | None]
-"""The headers of a call that say who makes it."""
-
-
-def senders_headers(headers: Mapping[bytes, bytes]) -> SendersHeaders:
-    """Return those headers of a call from which all of `Caller` follows but its deadline."""
-    get = headers.get
-    return get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
-
-
 def client_id_of(headers: Mapping[bytes, bytes]) -> str:
     """Return the id of the client that makes a call.
 
@@ -81,3 +71,30 @@ def seconds_of(timeout: bytes | None) -> float | None:
     if unit is None or not number.isdigit() or len(number) > _DIGITS_MAX:
         return None
     return int(number) * unit
+
+
+class Senders:
+    """Who makes the calls of one connection: clients say it in each call, in the same words.
+
+    Invariant: what is kept is what the headers say that are kept beside it.
+    """
+
+    __slots__ = ("_client_id", "_headers", "_kept")
+
+    def __init__(self) -> None:
+        self._headers: tuple[bytes | None, ...] = ()
+        self._client_id = ""
+        self._kept: dict[bytes, bytes] = {}
+
+    def of(self, headers: Mapping[bytes, bytes]) -> tuple[str, dict[bytes, bytes]]:
+        """Return the id of the client, and those headers that are looked at later.
+
+        Raises:
+            RpcRefused: when there is no id.
+        """
+        get = headers.get
+        found = get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
+        if found != self._headers:
+            self._client_id, self._kept = client_id_of(headers), kept_headers(headers)
+            self._headers = found
+        return self._client_id, self._kept

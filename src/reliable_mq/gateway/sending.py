@@ -20,7 +20,6 @@ from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import SendMessageHeaderV2
-from reliable_mq.wire.java_hash import java_string_hash
 from reliable_mq.wire.java_int import I64_MAX
 
 DELAY_MS_MAX = 24 * 3600 * 1000
@@ -285,6 +284,8 @@ def _origin_of(system: Any, peer: str) -> dict[str, str]:
 
 
 def _user_properties(message: Any, system: Any) -> dict[str, str]:
+    if not (message.user_properties or system.tag or system.keys):
+        return {}
     found: dict[str, str] = dict(message.user_properties)
     if len(found) > USER_PROPERTIES_MAX:
         raise RpcRefused(
@@ -386,19 +387,3 @@ def command_of(outgoing: Outgoing, queue_id: int, *, is_here: bool = False) -> C
     else:
         command.ext_fields = header.to_ext()
     return command
-
-
-_FACTOR, _MASK = 2862933555777941757, 2**64 - 1
-
-
-def bucket_of(group: str, count: int) -> int:
-    """Return which of `count` queues has a message group; as Guava's `Hashing.consistentHash`."""
-    state = java_string_hash(group) & _MASK
-    candidate = 0
-    while True:
-        state = (_FACTOR * state + 1) & _MASK
-        share = ((state >> 33) + 1) / 2**31
-        following = int((candidate + 1) / share)
-        if not 0 <= following < count:
-            return candidate
-        candidate = following

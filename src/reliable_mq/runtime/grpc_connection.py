@@ -14,14 +14,7 @@ from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, NOT_POST, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
-from reliable_mq.gateway.caller import (
-    Caller,
-    SendersHeaders,
-    client_id_of,
-    kept_headers,
-    seconds_of,
-    senders_headers,
-)
+from reliable_mq.gateway.caller import Caller, Senders, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
 from reliable_mq.gateway.header_rules import is_grpc
 from reliable_mq.gateway.http2 import Http2Connection
@@ -87,10 +80,7 @@ class GrpcConnection(asyncio.Protocol):
         self._running: dict[int, int] = {}  # sizes of the calls that are not answered, by stream
         self._running_size = 0
         self._timer: asyncio.TimerHandle | None = None
-        # Who has made the last call: clients say it in each call, in the same words.
-        self._sender: SendersHeaders | None = None
-        self._client_id = ""
-        self._kept_headers: dict[bytes, bytes] = {}
+        self._senders = Senders()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection; see `ServerConnection`."""
@@ -183,17 +173,11 @@ class GrpcConnection(asyncio.Protocol):
         name = _NAMES.get(path, "")
         seconds = seconds_of(headers.get(b"grpc-timeout"))
         deadline = now + seconds if seconds is not None else float("inf")
-        refused = None
-        sender = senders_headers(headers)
-        if sender != self._sender:
-            try:
-                self._client_id = client_id_of(headers)
-                self._kept_headers = kept_headers(headers)
-                self._sender = sender
-            except RpcRefused as error:
-                self._client_id, self._kept_headers, refused = "", kept_headers(headers), error
-                self._sender = None
-        caller = Caller(self._client_id, self._host, self._kept_headers, deadline)
+        try:
+            (client_id, kept), refused = self._senders.of(headers), None
+        except RpcRefused as error:
+            client_id, kept, refused = "", kept_headers(headers), error
+        caller = Caller(client_id, self._host, kept, deadline)
         if name == "Telemetry":
             if refused is not None:
                 self.end(stream, INVALID_ARGUMENT, str(refused))

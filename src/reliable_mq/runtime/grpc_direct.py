@@ -142,7 +142,10 @@ class DirectBroker(asyncio.Protocol):
         waiting, self._later = self._later, deque()
         by_host: dict[str, list[Command]] = {}
         for host, command in waiting:
-            by_host.setdefault(host, []).append(command)
+            if host in by_host:
+                by_host[host].append(command)
+            else:
+                by_host[host] = [command]
         behind: deque[tuple[str, Command]] = deque()
         for host, commands in by_host.items():
             left = iter(commands)

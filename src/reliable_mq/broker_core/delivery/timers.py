@@ -203,18 +203,11 @@ class Timers:
             return False
         if timed.deleted_key:
             magic |= DELETE
-        entry = TimerEntry(
-            previous=-1,
-            magic=magic,
-            taken_ms=taken_ms,
-            slot_ms=slot_ms,
-            commit_log_offset=timed.place,
-            size=timed.size,
-            topic_hash=topic_hash(timed.topic),
-            due_ms=due_ms,
-        )
+        topic = timed.topic
+        place, size, hashed = timed.place, timed.size, topic_hash(topic)
+        entry = TimerEntry(-1, magic, taken_ms, slot_ms, place, size, hashed, due_ms)
         position = self._files.add_entry(entry)
-        if not is_revive_topic(timed.topic):
+        if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:
