@@ -26,7 +26,7 @@ from reliable_mq.wire.pop_handle import popped_topic
 TIMEOUT_SECONDS = 10.0
 NOTES_MAX = 100_000
 _DAYS = timedelta(days=3)  # no broker lets a message be invisible for longer
-_NAMED = re.compile(r"(?:[\w.-]+=)?(.+)")
+_NAMED = re.compile(r"(?:([\w.-]+)=)?(.+)", re.DOTALL)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -214,7 +214,8 @@ def stored_pops(
 
     found: list[HandedOut] = []
     for text in stores:
-        name, _, path = text.rpartition("=") if _NAMED.fullmatch(text) else ("", "", text)
+        parts = _NAMED.fullmatch(text)
+        name, path = (parts[1] or "", parts[2]) if parts else ("", text)
         file_store.read_layout(path)  # raises if it is no store
         found += _grouped(name, file_popped.read_pops(path, message_id, is_likely, _ms(since)))
     return _own(found, namespace)

@@ -99,7 +99,7 @@ class Consuming:
         self._receipts = receipts
         self._rights = rights
         self._turn = count()
-        self._places = WaitingPlaces("receives", WAITING_MAX, WAITING_OF_ONE_MAX)
+        self.places = WaitingPlaces("receives", WAITING_MAX, WAITING_OF_ONE_MAX)
 
     async def query_assignment(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryAssignment."""
@@ -253,7 +253,7 @@ class Consuming:
             raise RpcRefused(
                 Code.TOO_MANY_REQUESTS, f"the client has {len(session.held)} messages already"
             )
-        with self._places.place(payer()):
+        with self.places.place(payer()):
             command = request(RequestCode.POP_MESSAGE, fields)
             answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         if answer.code == _POLLING_FULL:

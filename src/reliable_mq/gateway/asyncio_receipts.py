@@ -7,6 +7,7 @@ Source: Apache RocketMQ `AckMessageActivity`, `ChangeInvisibleDurationActivity`,
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -73,6 +74,8 @@ class Receipts:
         self._soon = Soon()
         self._due = Due()
         self._renewing = 0
+        self.renewals: Counter[str] = Counter()
+        """How many renewals were done, and have failed, since the start."""
 
     def keep(self, session: Session, call: Any, found: Iterable[PoppedMessage]) -> None:
         """Renew messages from now on, unless their client has left meanwhile."""
@@ -311,8 +314,10 @@ class Receipts:
                 invisible_ms = policy.delay_ms(held.attempts)
             handle = read_handle(held.handle)
             held.renewed(await self._change(held.topic, group, handle, invisible_ms))
+            self.renewals["done"] += 1
         except RpcRefused as refused:
             held.failed(now)
+            self.renewals["failed"] += 1
             is_over = held.failures >= renewals.FAILURES_MAX
             is_over = is_over or refused.code is Code.INVALID_RECEIPT_HANDLE
         return is_over
