@@ -4,7 +4,7 @@
    above it), then words of the text. A record without some of the words comes after those with all. */
 "use strict";
 (() => {
-  const WEIGHTS = { title: 9, path: 4, text: 1 };
+  const WEIGHTS = { title: 4, path: 2, text: 1 };
   const PAGE_SIZE = 10;
   const LENGTH = 120; // words of an ordinary section
   const STOP = new Set(("a about an and are as at be by can do does for from how i if in into is it my of on or our " +
@@ -15,7 +15,14 @@
     [/\bpartition(s|ing)? keys?\b|\bmessage ?group ?ids?\b|\brouting keys?\b/, "ordering key"],
     [/\b(hello world|quick ?start|get(ting)? started|first steps?|how (do|can|to)( i| we)? (start|begin)|beginners?)\b/, "tutorial first order"],
     [/\bat[ -]least[ -]once\b|\b(two|2|several|multiple) times\b|\bsame message (again|twice)\b/, "twice duplicate"],
+    [/\bsame (message|order|event|job|task)s?\b.*\b(again|twice|second)|\breceived? .*\b(again|twice)\b/, "same message second time duplicate"],
+    [/\bsame (worker|consumer|user|customer|id|key|partition)\b/, "ordering key one user"],
+    [/\b(keep|catch)(ing)? up\b|\btoo slow\b|\boverload/, "consumers keep up backpressure lag grows"],
+    [/\b(every|all|each|no|any) (orders?|messages?|events?)\b.*\b(delivered|processed|consumed|arrived|lost|missing)\b|\bprove\b/, "reconciliation prove"],
+    [/\b(simple|simplest|minimal|minimum|working|first|full) example\b|\bone file\b|\bsample\b/, "simplest example tutorial"],
     [/\bexactly[ -]once\b/, "twice promised"],
+    [/\b(in|out of|keep|strict|total|message|event)s? order(ing|ed)?\b|\border(ing)? (guarantee|per)|\bsequence\b/, "ordering order"],
+    [/\b(first time|new ?comer|newbie|in (5|five|ten|15|fifteen) minutes|install and run)\b/, "tutorial quick start"],
     [/\b(re-?drive|redrive|re-?queue|reinject|resurrect)/, "send dead letter again"],
     [/\bdead[ -]?letter(s|ed|ing)?( queues?| exchanges?)?\b|\bdlx\b/, "dead letter"],
     [/\bconsumer[ -]lag\b|\b(queue|backlog) (depth|length|size)\b/, "far behind consumer group lag"],
@@ -28,12 +35,12 @@
     [/\b(publish|emit|enqueu|dispatch)/, "send"],
     [/\b(subscrib|listen(er|ing)?\b|receiver)/, "consumer"],
     [/\bgo(lang)? (clients?|sdks?|programs?|services?|apps?|code)\b|\b(from|in) go\b/, "languages clients golang"],
-    [/\b(stop|no|without|skip|never|not) retr/, "retries skipped reject"],
+    [/\b(stop|no|without|skip|never|not)( be| to)? retr/, "retries skipped reject"],
   ];
   // Words that users type, and the words of our pages for them. Each line holds words of one meaning.
   const SYNONYMS = [
     "size limit big large bytes length maximum",
-    "order ordering sequence fifo sharding",
+    "ordering sequence fifo sharding",
     "customer key shard sharding",
     "grow growing grows pending backlog lag unsent waiting",
     "tls ssl encrypt encryption certificate https",
@@ -98,7 +105,8 @@
     "backpressure slow overload flood",
     "slack webhook teams pagerduty opsgenie notifier",
     "automatically automatic elected operator",
-    "compare reconcile reconciliation difference",
+    "compare reconcile reconciliation difference auditor prove proof",
+    "jaeger tempo zipkin opentelemetry otel tracing trace span",
     "email mail smtp",
     "idle timeout hang",
     "savepoint nested begin_nested",
@@ -237,7 +245,7 @@
     const has = (word) => index.has(stem(word)) || (word.includes("_") && [...index.keys()].some((s) => s.includes(stem(word))));
     const known = typed.filter((each) => !each.part && (each.word.match(/[_.-]/) ? has(each.word) : true));
     // A dotted or hyphened name that hardly any page has: its parts, too.
-    const rare = (whole) => /[.-]/.test(whole.word) && (index.get(stem(whole.word)) || new Map()).size < 3;
+    const rare = (whole) => /[.-]/.test(whole.word) && (index.get(stem(whole.word)) || new Map()).size < 8;
     const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end && !rare(whole));
     const all = typed.filter((each) => (each.part ? !inside(each) : known.includes(each)));
     const content = all.filter((each) => !STOP.has(each.word));
@@ -269,6 +277,12 @@
       }
     }
     const stems = new Set(typed.map(stem));
+    const near = new Map(); // stem -> the weight of the typed word that it stands for
+    for (const { found } of asked) {
+      const own = [...found].filter(([, how]) => how >= 0.45);
+      const weight = Math.max(...own.map(([s]) => weightOf(s)), 0);
+      for (const [s, how] of own) near.set(s, Math.max(near.get(s) || 0, weight * how));
+    }
     const ranked = [];
     for (const [id, { score, weight }] of records) {
       const item = items[id];
@@ -276,8 +290,11 @@
       if (item.level === 1) value *= 1.5;
       // The more of a title was asked for, the more the page is about that.
       const own = titles[id];
-      const shared = [...own].filter((s) => stems.has(s)).length;
-      if (own.size) value *= 1 + shared / own.size;
+      const common = [...own].filter((s) => near.has(s));
+      if (own.size) value *= 1 + 0.5 * common.filter((s) => stems.has(s)).length / own.size;
+      let said = 0;
+      for (const s of common) said += near.get(s);
+      value *= 1 + 1 * Math.min(1, said / total);
       for (const [place, share] of PLACES) if (place.test(item.location)) value *= share;
       ranked.push({ id, value });
     }

@@ -15,6 +15,7 @@ HOW_TO: tuple[str, ...] = (
     *(
         "questions",
         "questions_production",
+        "questions_features",
         "error_texts",
         "develop",
         "consumers",
