@@ -33,6 +33,27 @@ class SqlStubList:
         wanted = select(*self._columns).where(*self._where).order_by(self._seq.desc()).limit(limit)
         return [_readable(row) for row in connection.execute(wanted)]
 
+    def newest_before(
+        self, connection: Connection, before: int | None, limit: int
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Return the newest matching stubs before the row `before`, and where the next ones begin.
+
+        Args:
+            connection: the caller's transaction.
+            before: a `seq`; None: begin with the newest stub.
+            limit: at most this many.
+
+        Returns:
+            The stubs, and the `before` of the next page; None: this page is the last one.
+        """
+        wanted = select(self._seq, *self._columns).where(*self._where)
+        if before is not None:
+            wanted = wanted.where(self._seq < before)
+        rows = connection.execute(wanted.order_by(self._seq.desc()).limit(limit + 1)).all()
+        shown = rows[:limit]
+        found = [_readable(row, leave_out="seq") for row in shown]
+        return found, shown[-1].seq if len(rows) > limit else None
+
     def page(
         self, connection: Connection, after: int, limit: int = PAGE_ROWS
     ) -> tuple[list[dict[str, Any]], int]:
