@@ -70,7 +70,7 @@ def console_app(
     return Starlette(
         routes=pages.routes(),
         middleware=[Middleware(Guard, door=door, seal=seal)],
-        exception_handlers={HTTPException: pages.fault},
+        exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
     )
 

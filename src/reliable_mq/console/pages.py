@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from reliable_mq.console import signs
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
-from reliable_mq.console.guard import Guard, form_of
+from reliable_mq.console.guard import HEADERS, Guard, form_of
 from reliable_mq.console.lists import (
     FilterFault,
     RowList,
@@ -261,7 +261,9 @@ class Pages:
         said = error.detail if isinstance(error, HTTPException) else "this is a bug: see the log"
         texts = {404: "There is no such page.", 405: "This address takes no such request."}
         text = texts.get(status, said) if said in ("Not Found", "Method Not Allowed") else said
-        return self._render.page(request, "fault.html", status, code=status, text=text)
+        page = self._render.page(request, "fault.html", status, code=status, text=text)
+        page.headers.update(HEADERS)  # a bug is answered outside of the guard
+        return page
 
 
 def _page_or_fault(kind: RowList, sources: Sources, wanted: Wanted) -> Any:
