@@ -9,6 +9,7 @@ from sqlalchemy import insert
 
 from reliable_mq.database.attempt_list import AttemptEnd, line_of
 from reliable_mq.database.sql_database import Database
+from reliable_mq.escalate.escalation import EscalationKind
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 ODD = (
@@ -97,7 +98,7 @@ def plant_everywhere(database: Database, text: str = ODD) -> str:
         database,
         "escalation",
         {
-            "kind": "dead_letter",
+            "kind": EscalationKind.DEAD_LETTER,
             "message_id": own["message_id"],
             "consumer_group": text[:127],
             "topic": text[:127],

@@ -18,8 +18,13 @@ from reliable_mq.measuring.sql_last_run import LastRun
 
 STUB = {
     **dict.fromkeys(("owner", "lease_until", "note", "deliver_time", "broker_name", "queue_id")),
-    "given_up_by": "", "given_up": False, "missed": False, "tag": "", "ordering_key": "",
-    "properties": "{}", "offset": None,
+    "given_up_by": "",
+    "given_up": False,
+    "missed": False,
+    "tag": "",
+    "ordering_key": "",
+    "properties": "{}",
+    "offset": None,
     **stub(1),
 }
 LOG = {**dict.fromkeys(("owner", "lease_until", "note", "failure", "failures")), **log(STUB)}

@@ -9,6 +9,7 @@ from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.thread_all_progress import GroupLine
 from reliable_mq.console import signs
 from reliable_mq.console.signs import Sign, State
+from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
 from reliable_mq.telemetry.families import Sample
@@ -37,7 +38,7 @@ def test_a_calm_application_has_nothing_wrong(mq: ReliableMQ, browse: Browse) ->
 def test_what_waits_for_a_person_is_the_first_that_is_said(mq: ReliableMQ, browse: Browse) -> None:
     waiting = stub(1, resend_time=None, status=0)
     insert_rows(mq.database, "message_stub", waiting)
-    for number, kind in enumerate(("resend_limit", "dead_letter")):
+    for number, kind in enumerate((EscalationKind.STUCK, EscalationKind.DEAD_LETTER)):
         row = {"kind": kind, "message_id": waiting["message_id"], "consumer_group": "billing"}
         more = {"topic": "orders", "reason": "no", "open_key": str(number), "create_date": NOW}
         insert_rows(mq.database, "escalation", row | more)

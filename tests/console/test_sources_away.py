@@ -44,7 +44,7 @@ def test_readiness_says_it_and_liveness_does_not(browse: Browse, lost: ReliableM
 
 
 def test_missing_tables_are_named(browse: Browse, postgres_url: str) -> None:
-    mq = ReliableMQ("shop", database=postgres_url, broker="embedded:store")
+    mq = ReliableMQ("shop", database=postgres_url, broker="embedded:store", table_prefix="other_")
     client = browse(mq)
     assert "a table is missing" in client.get("/stubs").text
     mq.close()
