@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -71,6 +72,7 @@ def command(
             " reaches it would be an admin; make a file with --users FILE --add-user NAME"
         )
     log_options.write_log(log_format, log_level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)
     app = console_app(mq, users=users, broker=broker, secret=os.environ.get(SECRET_VARIABLE, ""))
     try:

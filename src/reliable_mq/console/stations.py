@@ -51,12 +51,13 @@ class Attempt(NamedTuple):
 
 
 class GroupStory(NamedTuple):
-    """What one consumer group did with the message."""
+    """What one consumer group did with the message. `is_running`: `process` handles it now."""
 
     group: str
     state: str
     place: str
     process: str
+    is_running: bool
     attempts: tuple[Attempt, ...]
 
 
@@ -147,7 +148,8 @@ def _delivered(history: MessageHistory) -> Station:
         f"{log['consumer_group']}: {log['attempt']} attempt{'' if log['attempt'] == 1 else 's'}"
         for log in history.logs
     )
-    process = next((log["owner"] for log in history.logs if log["owner"]), "")
+    running = [log["owner"] for log in history.logs if log["owner"] and not log["state"]]
+    process = running[0] if running else ""
     first = min(log["create_date"] for log in history.logs)
     return Station(
         "Delivered", Reached.RUNNING if process else Reached.DONE, evidence, first, process
@@ -176,7 +178,8 @@ def _effect(history: MessageHistory) -> Station:
         return Station("Effect", reached, (*evidence, f"missing: {', '.join(missing)}"))
     if not wanted:
         return Station("Effect", Reached.DONE, ("No group has to consume it.",))
-    return Station("Effect", Reached.DONE, evidence, max(done.values()))
+    owners = sorted({log["owner"] for log in history.logs if log["state"] and log["owner"]})
+    return Station("Effect", Reached.DONE, evidence, max(done.values()), ", ".join(owners))
 
 
 def _confirmed(history: MessageHistory) -> Station:
@@ -233,8 +236,11 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
             ended = log["consume_date"]
             attempts.append(Attempt(log["attempt"], ended, "effect committed", "", known))
         place = f"{log['broker_name']}, queue {log['queue_id']}, offset {log['offset']}"
-        state = "CONSUMED" if log["state"] == LogState.CONSUMED else "RECEIVED"
-        yield GroupStory(log["consumer_group"], state, place, log["owner"] or "", tuple(attempts))
+        is_consumed = log["state"] == LogState.CONSUMED
+        yield GroupStory(
+            *(log["consumer_group"], "CONSUMED" if is_consumed else "RECEIVED", place),
+            *(log["owner"] or "", bool(log["owner"]) and not is_consumed, tuple(attempts)),
+        )
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float | None:

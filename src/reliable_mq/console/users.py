@@ -93,7 +93,7 @@ class UserFile:
             if seen != self._seen:
                 self._users = read_users(self._path.read_text("utf-8"))
                 self._seen = seen
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ConfigurationError) as error:
             raise ConfigurationError(f"--users {self._path}: {error}") from error
         return self._users
 
@@ -121,8 +121,11 @@ def read_users(text: str) -> dict[str, ConsoleUser]:
         raise ConfigurationError(f"it is no JSON: {error}") from error
     if not isinstance(found, dict) or not found.get("users"):
         raise ConfigurationError("it has no users: add one with --add-user NAME")
-    if isinstance(found["users"], list) and "role" in found["users"][0]:
-        return _own(found["users"])
+    rows = found["users"]
+    if not (isinstance(rows, list) and all(isinstance(each, dict) for each in rows)):
+        raise ConfigurationError("users is no list of objects")
+    if "role" in rows[0]:
+        return _own(rows)
     table = AccessTable()
     table.load(text)
     return {
