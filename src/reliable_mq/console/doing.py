@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -97,11 +98,7 @@ class Doing:
         return self._preview_page(request, deed, sealed, "", {}, 200)
 
     def _chosen(self, deed: Deed, form: Mapping[str, list[str]]) -> Chosen:
-        query = {
-            name.removeprefix("f-"): values[0]
-            for name, values in form.items()
-            if name.startswith("f-") and values[0]
-        }
+        query: dict[str, str] = {}
         more = {
             name.removeprefix(_MORE): values[0].strip()
             for name, values in form.items()
@@ -112,14 +109,16 @@ class Doing:
             raise HTTPException(400, "there is no such database")
         ids: Sequence[str] = ()
         if deed.of_list is not None:
-            query = _fixed(deed.of_list, query, list(self._sources.databases))
+            query = _fixed(deed.of_list, _one(form, "query"), list(self._sources.databases))
             scope = _one(form, "scope")
             if scope not in ("marked", "all"):
                 raise HTTPException(400, "say whether the marked rows or all that match are meant")
-            ids = form.get("id", []) if scope == "marked" else ()
+            ids = [*map(unquote, form.get("id", []))] if scope == "marked" else ()
             if scope == "marked" and not ids:
                 raise HTTPException(400, "no row is marked: mark rows, or take all that match")
-            if len(ids) > MARKED_MAX or any(len(each) > ID_LENGTH_MAX for each in ids):
+            if any(len(each) > ID_LENGTH_MAX or "\0" in each for each in ids):
+                raise HTTPException(400, "no row has such a name")
+            if len(ids) > MARKED_MAX:
                 raise HTTPException(400, f"at most {MARKED_MAX} rows can be marked")
         return Chosen(database=database, query=query, ids=list(dict.fromkeys(ids)), more=more)
 
@@ -256,17 +255,22 @@ def _said(look: Callable[[], T]) -> T | str:
         return str(error)
 
 
-def _fixed(kind: RowList, query: Mapping[str, str], databases: Sequence[str]) -> dict[str, str]:
+def _fixed(kind: RowList, text: str, databases: Sequence[str]) -> dict[str, str]:
     """Return a filter that means the same rows later: "-1h" becomes a time.
 
     Raises:
         HTTPException: 400: the filter cannot be used.
     """
+    query = {
+        name: value
+        for name, value in parse_qsl(text)
+        if name not in ("cursor", "limit", "format", "database")
+    }
     try:
         wanted: Wanted = wanted_of(kind, [*query.items()], databases)
     except ConfigurationError as error:
         raise HTTPException(400, str(error)) from error
-    return dict(query) | {
+    return query | {
         name: f"{value:%Y-%m-%dT%H:%M:%S.%f}"
         for name, value in wanted.values.items()
         if isinstance(value, datetime)
