@@ -19,15 +19,18 @@ for _module in ("starlette", "jinja2", "prometheus_client"):
         )
 
 from starlette.applications import Starlette  # noqa: E402 - after the check
+from starlette.concurrency import run_in_threadpool  # noqa: E402
 from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 
+from reliable_mq.console.doing import Doing  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, Guard  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
 from reliable_mq.console.sessions import Seal  # noqa: E402
 from reliable_mq.console.sources import Sources  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
+from reliable_mq.console.work import Works  # noqa: E402
 
 
 def console_app(
@@ -59,16 +62,19 @@ def console_app(
         raise ConfigurationError("give either users= or allow=")
     door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
     sources = Sources(mq, broker=broker)
-    pages = Pages(sources, Renderer(mq.name), _metrics_of(mq))
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
+    render, works = Renderer(mq.name), Works()
+    pages = Pages(sources, render, _metrics_of(mq))
+    doing = Doing(sources, render, seal, works)
 
     @asynccontextmanager
     async def closing(_app: Any) -> AsyncIterator[None]:
         yield
+        await run_in_threadpool(works.close)
         sources.close()
 
     return Starlette(
-        routes=pages.routes(),
+        routes=[*pages.routes(), *doing.routes()],
         middleware=[Middleware(Guard, door=door, seal=seal)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,

@@ -17,6 +17,7 @@ from starlette.responses import (
 from starlette.routing import BaseRoute, Route
 
 from reliable_mq.console import signs
+from reliable_mq.console.all_deeds import deeds_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.guard import HEADERS, Guard, form_of
 from reliable_mq.console.lists import (
@@ -191,10 +192,12 @@ class Pages:
         status: int,
         page: Any = None,
     ) -> Response:
+        deeds = deeds_of(kind.name)
         return self._render.page(
             request,
-            "list.html",
+            "list_doing.html" if deeds else "list.html",
             status,
+            **({"deeds": deeds} if deeds else {}),
             kind=kind,
             wanted=wanted,
             query=dict(request.query_params),

@@ -73,6 +73,18 @@ class Seal:
         """Whether a form has the token of a session."""
         return hmac.compare_digest(given.encode(), self.token(session).encode())
 
+    def sealed(self, purpose: str, body: bytes) -> str:
+        """Return bytes as a text that only this key can have made, for one purpose."""
+        text = base64.urlsafe_b64encode(body).decode()
+        return f"{text}.{self._mac(purpose, text)}"
+
+    def opened(self, purpose: str, text: str) -> bytes | None:
+        """Return the bytes of `sealed`; None: this key has not made the text."""
+        body, _, mac = text.partition(".")
+        if not hmac.compare_digest(mac.encode(), self._mac(purpose, body).encode()):
+            return None
+        return base64.urlsafe_b64decode(body)
+
     def _mac(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
 
