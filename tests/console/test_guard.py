@@ -11,7 +11,13 @@ from tests.console.conftest import Browse
 
 from reliable_mq import ReliableMQ
 from reliable_mq.console import console_app, mount
-from reliable_mq.console.sessions import FAILED_MAX, FAILED_SECONDS, FailedLogIns, Seal, Session
+from reliable_mq.console.sessions import (
+    FAILED_MAX,
+    FAILED_SECONDS,
+    FailedLogIns,
+    LogInSession,
+    Seal,
+)
 from reliable_mq.console.users import Role, add_user, read_users
 from reliable_mq.errors import ConfigurationError
 
@@ -133,7 +139,7 @@ def test_a_form_without_the_token_of_its_session_is_refused(browse: Browse, user
 
 def test_a_session_ends_at_its_time_and_with_its_user(browse: Browse, users: Path) -> None:
     seal = Seal(b"key")
-    session = Session("nonce", "ada", 100.0)
+    session = LogInSession("nonce", "ada", 100.0)
     cookie = seal.cookie(session)
     assert seal.session(cookie, 99.0) == session
     assert seal.session(cookie, 100.0) is None

@@ -8,7 +8,7 @@ from tests.console.conftest import Browse
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.console.kept import Kept
+from reliable_mq.console.kept import KeptValue
 from reliable_mq.console.sources import ask
 from reliable_mq.errors import Unavailable
 
@@ -59,7 +59,7 @@ class Source:
         self.error: Exception | None = None
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.kept = Kept(self.read, 10.0, patience=0.0, clock=lambda: self.now)
+        self.kept = KeptValue(self.read, 10.0, patience=0.0, clock=lambda: self.now)
 
     def read(self) -> int:
         assert self.may_answer.wait(60.0)

@@ -24,11 +24,11 @@ from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 
 from reliable_mq.console.doing import Doing  # noqa: E402
-from reliable_mq.console.guard import Allow, Door, Guard  # noqa: E402
+from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
 from reliable_mq.console.sessions import Seal  # noqa: E402
-from reliable_mq.console.sources import Sources  # noqa: E402
+from reliable_mq.console.sources import ConsoleSources  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
 from reliable_mq.console.work import Works  # noqa: E402
 
@@ -61,7 +61,7 @@ def console_app(
     if users is not None and allow is not None:
         raise ConfigurationError("give either users= or allow=")
     door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
-    sources = Sources(mq, broker=broker)
+    sources = ConsoleSources(mq, broker=broker)
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
     render, works = Renderer(mq.name), Works()
     pages = Pages(sources, render, _metrics_of(mq))
@@ -75,7 +75,7 @@ def console_app(
 
     return Starlette(
         routes=[*pages.routes(), *doing.routes()],
-        middleware=[Middleware(Guard, door=door, seal=seal)],
+        middleware=[Middleware(PageGuard, door=door, seal=seal)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
     )

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from reliable_mq.console.lists import RowList
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Part
 from reliable_mq.errors import ReliableMQError
@@ -90,8 +90,8 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     role: Role
     of_list: RowList | None
-    look: Callable[[Sources, Chosen], Preview]
-    parts: Callable[[Sources, Sealed, Order], Iterator[Part]]
+    look: Callable[[ConsoleSources, Chosen], Preview]
+    parts: Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]
     is_final: bool = False
     back: str = "/"
     moments: tuple[str, ...] = ()

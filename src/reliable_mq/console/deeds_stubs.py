@@ -11,7 +11,7 @@ from sqlalchemy import select
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed, counted
 from reliable_mq.console.list_stubs import STUBS, stub_filter_of
 from reliable_mq.console.lists import wanted_of
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.row_values import StubStatus
@@ -34,14 +34,14 @@ _HAPPENS = {
 }
 
 
-def _selected(sources: Sources, chosen: Chosen, event: StubEvent) -> SelectedStubs:
+def _selected(sources: ConsoleSources, chosen: Chosen, event: StubEvent) -> SelectedStubs:
     wanted = wanted_of(STUBS, [*chosen.query.items()], list(sources.databases))
     database = sources.databases[chosen.database]
     actions = OperatorActions(database, event, actor="", why="")
     return actions.chosen(stub_filter_of(wanted))
 
 
-def _look(sources: Sources, chosen: Chosen, event: StubEvent) -> Preview:
+def _look(sources: ConsoleSources, chosen: Chosen, event: StubEvent) -> Preview:
     # Before the rows are read: what changes later has changed since.
     seen_at = utc_datetime(sources.databases[chosen.database].clock.measured_now())
     counts = Counter[str]()
@@ -94,7 +94,7 @@ def _place(topic: str, groups: str) -> str:
     return f"topic {topic}, for {', '.join(named)}" if named else f"topic {topic}, for no group"
 
 
-def _rows(sources: Sources, chosen: Chosen) -> list[Mapping[str, Any]]:
+def _rows(sources: ConsoleSources, chosen: Chosen) -> list[Mapping[str, Any]]:
     with sources.reading(chosen.database) as (database, connection):
         stub = database.stubs.c
         wanted = select(
@@ -104,7 +104,9 @@ def _rows(sources: Sources, chosen: Chosen) -> list[Mapping[str, Any]]:
         return [dict(row._mapping) for row in connection.execute(wanted)]
 
 
-def _parts(sources: Sources, sealed: Sealed, order: Order, event: StubEvent) -> Iterator[Part]:
+def _parts(
+    sources: ConsoleSources, sealed: Sealed, order: Order, event: StubEvent
+) -> Iterator[Part]:
     database = sources.databases[sealed.chosen.database]
     actions = OperatorActions(
         database, event, actor=order.actor, why=order.why, run_id=order.number
@@ -120,7 +122,7 @@ def _parts(sources: Sources, sealed: Sealed, order: Order, event: StubEvent) -> 
 
 
 def _seen_parts(
-    sources: Sources, sealed: Sealed, order: Order, event: StubEvent
+    sources: ConsoleSources, sealed: Sealed, order: Order, event: StubEvent
 ) -> Iterator[Mapping[str, datetime]]:
     if sealed.chosen.ids:
         rows = iter(sealed.preview.seen.items())

@@ -33,10 +33,10 @@ from reliable_mq.console.deeds import (
 from reliable_mq.console.deeds_cluster import END, START
 from reliable_mq.console.deeds_copies import letter_to_copy, text_of
 from reliable_mq.console.guard import form_of, must_be
-from reliable_mq.console.lists import RowList, Wanted, wanted_of
+from reliable_mq.console.lists import RowList, WantedPage, wanted_of
 from reliable_mq.console.rendering import Renderer
 from reliable_mq.console.sessions import Person, Seal
-from reliable_mq.console.sources import Answer, Sources, ask
+from reliable_mq.console.sources import Answer, ConsoleSources, ask
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Works
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -61,7 +61,7 @@ class Doing:
         works: the work that is under way.
     """
 
-    def __init__(self, sources: Sources, render: Renderer, seal: Seal, works: Works) -> None:
+    def __init__(self, sources: ConsoleSources, render: Renderer, seal: Seal, works: Works) -> None:
         self._sources = sources
         self._render = render
         self._seal = seal
@@ -299,7 +299,7 @@ def _fixed(kind: RowList, text: str, databases: Sequence[str]) -> dict[str, str]
         if name not in ("cursor", "limit", "format", "database")
     }
     try:
-        wanted: Wanted = wanted_of(kind, [*query.items()], databases)
+        wanted: WantedPage = wanted_of(kind, [*query.items()], databases)
     except ConfigurationError as error:
         raise HTTPException(400, str(error)) from error
     return query | {

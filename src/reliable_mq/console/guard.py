@@ -22,9 +22,9 @@ from reliable_mq.console.sessions import (
     COOKIE,
     SESSION_SECONDS,
     FailedLogIns,
+    LogInSession,
     Person,
     Seal,
-    Session,
     new_session,
 )
 from reliable_mq.console.users import ConsoleUser, Role, UserFile
@@ -61,7 +61,7 @@ class Door(NamedTuple):
     local_name: str
 
 
-class Guard:
+class PageGuard:
     """An ASGI application around the pages.
 
     Args:
@@ -101,7 +101,7 @@ class Guard:
         refused = await run_in_threadpool(self._refused, request, session)
         await (refused or self._app)(scope, receive, guarded)
 
-    def _session(self, request: Request) -> tuple[Session, str]:
+    def _session(self, request: Request) -> tuple[LogInSession, str]:
         """Return the session, and the cookie to set; "": it has one."""
         known = self._seal.session(request.cookies.get(COOKIE, ""), self._now())
         if known is not None:
@@ -109,7 +109,7 @@ class Guard:
         made = new_session("", self._now())
         return made, self.cookie(request, made)
 
-    def cookie(self, request: Request, session: Session) -> str:
+    def cookie(self, request: Request, session: LogInSession) -> str:
         """Return the header that sets the cookie of a session."""
         path = request.scope.get("root_path", "") or "/"
         secure = "; Secure" if request.url.scheme == "https" else ""
@@ -118,7 +118,7 @@ class Guard:
             f" Max-Age={int(SESSION_SECONDS)}{secure}"
         )
 
-    def _refused(self, request: Request, session: Session) -> Response | None:
+    def _refused(self, request: Request, session: LogInSession) -> Response | None:
         """Return the answer to who may not see the page; None: they may."""
         request.state.session, request.state.guard = session, self
         request.state.person = None
@@ -147,7 +147,7 @@ class Guard:
         wanted = quote(path + (f"?{request.url.query}" if request.url.query else ""), safe="")
         return RedirectResponse(f"{request.scope.get('root_path', '')}/log-in?to={wanted}", 303)
 
-    def _who(self, request: Request, session: Session) -> tuple[str, Role] | None:
+    def _who(self, request: Request, session: LogInSession) -> tuple[str, Role] | None:
         door = self._door
         if door.allow is not None:
             return door.allow(request)
@@ -191,11 +191,11 @@ class Guard:
         session = new_session(user, self._now())
         response.headers.append("Set-Cookie", self.cookie(request, session))
 
-    def is_token(self, session: Session, given: str) -> bool:
+    def is_token(self, session: LogInSession, given: str) -> bool:
         """Whether a form has the token of its session."""
         return self._seal.is_token(session, given)
 
-    def token(self, session: Session) -> str:
+    def token(self, session: LogInSession) -> str:
         """Return the token of a session's forms."""
         return self._seal.token(session)
 
@@ -224,7 +224,7 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
         fields.setdefault(name, []).append(value)
-    guard: Guard = request.state.guard
+    guard: PageGuard = request.state.guard
     if not guard.is_token(request.state.session, (fields.pop("token", None) or [""])[0]):
         raise HTTPException(403, "this form was not sent from a page of yours: load the page again")
     return fields

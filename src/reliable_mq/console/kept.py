@@ -30,7 +30,7 @@ class Reading(NamedTuple, Generic[T]):
     fault: str
 
 
-class Kept(Generic[T]):
+class KeptValue(Generic[T]):
     """The last value of one source.
 
     Invariant: at most one reading is under way.

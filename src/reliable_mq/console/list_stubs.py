@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted, number_of
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage, number_of
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.escalate.sql_stub_list import SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.outbox.stub import groups_of
 
 
-def stub_filter_of(wanted: Wanted) -> StubFilter:
+def stub_filter_of(wanted: WantedPage) -> StubFilter:
     """Return the filter of stubs that the fields of a page name."""
     status = wanted.text("status")
     return StubFilter(
@@ -28,7 +28,7 @@ def stub_filter_of(wanted: Wanted) -> StubFilter:
     )
 
 
-def _page(sources: Sources, wanted: Wanted) -> ListPage:
+def _page(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     before = number_of(wanted.cursor)
     with sources.reading(wanted.database) as (database, connection):
         stubs = SqlStubList(database.stubs, database.logs, stub_filter_of(wanted))
@@ -54,15 +54,15 @@ STUBS = RowList(
         "removed after their retention time."
     ),
     columns=(
-        Column("message_id", "Message", "message"),
-        Column("state", "State", "state"),
-        Column("topic", "Topic", "topic"),
-        Column("message_key", "Key"),
-        Column("required_groups", "Groups", "words"),
-        Column("create_date", "Committed", "time"),
-        Column("count", "Sends", "number"),
-        Column("resend_time", "Next send", "time"),
-        Column("note", "Note"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("state", "State", "state"),
+        ListColumn("topic", "Topic", "topic"),
+        ListColumn("message_key", "Key"),
+        ListColumn("required_groups", "Groups", "words"),
+        ListColumn("create_date", "Committed", "time"),
+        ListColumn("count", "Sends", "number"),
+        ListColumn("resend_time", "Next send", "time"),
+        ListColumn("note", "Note"),
     ),
     fields=(
         Field("escalated", "Waits for a person", "flag"),

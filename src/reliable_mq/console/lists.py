@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
@@ -32,7 +32,7 @@ class FilterFault(ConfigurationError):
     """A filter cannot be used; the text says which parameter, and what it takes."""
 
 
-class Column(NamedTuple):
+class ListColumn(NamedTuple):
     """A column: the name in a row, its heading, and how it is shown.
 
     `kind`: "text", "message" (an id that leads to its timeline), "run" or "group" (a name that
@@ -57,7 +57,7 @@ class Field(NamedTuple):
     hint: str = ""
 
 
-class Wanted(NamedTuple):
+class WantedPage(NamedTuple):
     """A page that is asked for: the values of the fields that were given, and where it begins.
 
     `values`: text for "text" and "choice", True for "flag", a time for "moment". `cursor` "": the
@@ -106,14 +106,16 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     summary: str
     empty: str
-    columns: tuple[Column, ...]
+    columns: tuple[ListColumn, ...]
     fields: tuple[Field, ...]
-    page: Callable[[Sources, Wanted], ListPage]
+    page: Callable[[ConsoleSources, WantedPage], ListPage]
     of_database: bool = False
     id_of: Callable[[Mapping[str, Any]], str] | None = None
 
 
-def wanted_of(kind: RowList, query: Sequence[tuple[str, str]], databases: Sequence[str]) -> Wanted:
+def wanted_of(
+    kind: RowList, query: Sequence[tuple[str, str]], databases: Sequence[str]
+) -> WantedPage:
     """Return the page that query parameters ask for. An empty parameter was not given.
 
     Raises:
@@ -141,7 +143,7 @@ def wanted_of(kind: RowList, query: Sequence[tuple[str, str]], databases: Sequen
         raise FilterFault(
             f"there is no database {printable(database, 60)!r}; known: {', '.join(databases)}"
         )
-    return Wanted(values, given.get("cursor", ""), _limit(given.get("limit", "")), database)
+    return WantedPage(values, given.get("cursor", ""), _limit(given.get("limit", "")), database)
 
 
 def _value(field: Field, text: str) -> Any:
@@ -201,7 +203,9 @@ def address(kind: RowList, query: Mapping[str, str], **changes: str) -> str:
     return f"/{kind.name}{f'?{text}' if text else ''}"
 
 
-def all_rows(kind: RowList, sources: Sources, wanted: Wanted) -> Iterator[Mapping[str, Any]]:
+def all_rows(
+    kind: RowList, sources: ConsoleSources, wanted: WantedPage
+) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of all pages from the wanted one on, up to a million."""
     page = wanted._replace(limit=EXPORT_ROWS)
     count = 0

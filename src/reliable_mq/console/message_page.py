@@ -11,7 +11,7 @@ from reliable_mq.cli.found_messages import NOT_REACHED, records_of
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.console.payloads import Payload, payload_of
 from reliable_mq.console.search import known_of
-from reliable_mq.console.sources import Sources, ask
+from reliable_mq.console.sources import ConsoleSources, ask
 from reliable_mq.console.stations import GroupStory, Station, group_stories, stations
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
@@ -57,7 +57,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     away: list[str]
 
 
-def message_story(sources: Sources, message_id: str) -> MessageStory:
+def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
     """Return all that is known about a message."""
     history, away = known_of(sources, message_id)
     lines = list(away)
@@ -93,7 +93,7 @@ def message_story(sources: Sources, message_id: str) -> MessageStory:
     )
 
 
-def _run(sources: Sources) -> LastRun | None:
+def _run(sources: ConsoleSources) -> LastRun | None:
     runs = [kept.run.look().value for kept in sources.kept.values()]
     known = [each for each in runs if each is not None]
     return max(known, key=lambda each: each.finished, default=None)
@@ -119,7 +119,7 @@ def _payload(stub: Mapping[str, Any], records: Sequence[ReceivedMessage]) -> Pay
     return None
 
 
-def _of_transaction(sources: Sources, history: MessageHistory) -> list[Sibling]:
+def _of_transaction(sources: ConsoleSources, history: MessageHistory) -> list[Sibling]:
     """Return the stubs with the same time of their transaction, near the stub.
 
     PostgreSQL gives all rows of a transaction one time, to the microsecond.
@@ -134,7 +134,9 @@ def _of_transaction(sources: Sources, history: MessageHistory) -> list[Sibling]:
     return []
 
 
-def _near(sources: Sources, name: str, stub: Mapping[str, Any]) -> Callable[[], list[Sibling]]:
+def _near(
+    sources: ConsoleSources, name: str, stub: Mapping[str, Any]
+) -> Callable[[], list[Sibling]]:
     def read() -> list[Sibling]:
         with sources.reading(name) as (database, connection):
             column = database.stubs.c
@@ -166,7 +168,7 @@ def _near(sources: Sources, name: str, stub: Mapping[str, Any]) -> Callable[[], 
 
 
 def _of_key(
-    sources: Sources, history: MessageHistory, message_id: str, away: list[str]
+    sources: ConsoleSources, history: MessageHistory, message_id: str, away: list[str]
 ) -> list[Sibling]:
     """Return the other messages of the topic with the same key, from the index of the broker."""
     stub = history.stub
@@ -178,7 +180,7 @@ def _of_key(
     return [each for each in found.value or () if each.message_id != message_id][:SIBLINGS_MAX]
 
 
-def _by_key(sources: Sources, topic: str, key: str) -> list[Sibling]:
+def _by_key(sources: ConsoleSources, topic: str, key: str) -> list[Sibling]:
     with sources.admin() as admin:
         answers = admin.messages.by_key(sources.whole_name(topic), key)
     siblings = {}

@@ -16,14 +16,15 @@ from starlette.responses import (
 )
 from starlette.routing import BaseRoute, Route
 
+from reliable_mq.app.thread_health import liveness, readiness
 from reliable_mq.console import signs
 from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
-from reliable_mq.console.guard import HEADERS, Guard, form_of
+from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
     FilterFault,
     RowList,
-    Wanted,
+    WantedPage,
     all_rows,
     csv_lines,
     format_of,
@@ -33,15 +34,14 @@ from reliable_mq.console.lists import (
 from reliable_mq.console.message_page import message_story
 from reliable_mq.console.rendering import Renderer
 from reliable_mq.console.search import TEXT_LENGTH_MAX, search
-from reliable_mq.console.sources import Sources, ask
-from reliable_mq.contrib.health import liveness, readiness
+from reliable_mq.console.sources import ConsoleSources, ask
 from reliable_mq.measuring.sql_throughput import Happening
 
 Endpoint = Callable[[Request], Response]
 LISTED = {each.name for each in ROW_LISTS}
 
 
-class Track(NamedTuple):
+class MinuteTrack(NamedTuple):
     """The counts of one station in the last hour, by minute."""
 
     name: str
@@ -65,7 +65,7 @@ class Pages:
     """
 
     def __init__(
-        self, sources: Sources, render: Renderer, metrics: Callable[[], tuple[bytes, str]]
+        self, sources: ConsoleSources, render: Renderer, metrics: Callable[[], tuple[bytes, str]]
     ) -> None:
         self._sources = sources
         self._render = render
@@ -100,7 +100,7 @@ class Pages:
         sources, now = self._sources, datetime.now(UTC)
         is_one = len(sources.databases) == 1
         found: list[signs.Sign] = []
-        tracks: list[Track] = []
+        tracks: list[MinuteTrack] = []
         runs = []
         for name, kept in sources.kept.items():
             figures = kept.figures.look()
@@ -111,7 +111,7 @@ class Pages:
             for what in Happening:
                 values = (counts.value or {}).get(what, [])
                 title = f"{shown}: {what.value}" if shown else what.value
-                tracks.append(Track(title, values, counts.age, counts.fault))
+                tracks.append(MinuteTrack(title, values, counts.age, counts.fault))
             runs.append(kept.run.look())
         newest = max(runs, key=lambda each: each.value.finished.timestamp() if each.value else 0.0)
         cluster = sources.cluster.look()
@@ -186,7 +186,7 @@ class Pages:
         self,
         request: Request,
         kind: RowList,
-        wanted: Wanted | None,
+        wanted: WantedPage | None,
         fault: str,
         away: tuple[str, ...],
         status: int,
@@ -214,7 +214,7 @@ class Pages:
     async def log_in(self, request: Request) -> Response:
         """Begin a session."""
         form = await form_of(request)
-        guard: Guard = request.state.guard
+        guard: PageGuard = request.state.guard
         name, password, to = ((form.get(each) or [""])[0] for each in ("name", "password", "to"))
         user, fault = await run_in_threadpool(guard.log_in, request, name, password)
         if user is None:
@@ -268,7 +268,7 @@ class Pages:
         return page
 
 
-def _page_or_fault(kind: RowList, sources: Sources, wanted: Wanted) -> Any:
+def _page_or_fault(kind: RowList, sources: ConsoleSources, wanted: WantedPage) -> Any:
     """Return a page, or the line about a parameter that the list itself refuses."""
     try:
         return kind.page(sources, wanted)

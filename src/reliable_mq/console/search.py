@@ -17,7 +17,7 @@ from reliable_mq.cli.found_messages import (
 )
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.client.administering.thread_all_progress import GroupLine
-from reliable_mq.console.sources import STATEMENT_SECONDS, ClusterState, Sources, ask
+from reliable_mq.console.sources import STATEMENT_SECONDS, ClusterState, ConsoleSources, ask
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import NotFound, UsageError
 from reliable_mq.escalate.timeline import MessageHistory, merged
@@ -39,7 +39,7 @@ class Match(NamedTuple):
     standing: Standing
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What was found. `away`: a line for each source that could not be asked."""
 
     messages: tuple[Match, ...]
@@ -55,7 +55,7 @@ class Known(NamedTuple):
     away: tuple[str, ...]
 
 
-def known_of(sources: Sources, message_id: str) -> Known:
+def known_of(sources: ConsoleSources, message_id: str) -> Known:
     """Return what all databases know about a message."""
     histories, away = [], []
     for name, database in sources.databases.items():
@@ -71,7 +71,7 @@ def _history(database: Database, message_id: str) -> Callable[[], MessageHistory
     return lambda: history_of([database], message_id, STATEMENT_SECONDS)
 
 
-def search(sources: Sources, text: str) -> Found:
+def search(sources: ConsoleSources, text: str) -> SearchResult:
     """Return all that has the text as its id, key or name."""
     away: dict[str, None] = {}
     known = known_of(sources, text)
@@ -85,7 +85,7 @@ def search(sources: Sources, text: str) -> Found:
     matches = [_match(each, history) for each, history in histories.items()]
     cluster = sources.cluster.look()
     groups = {*(sources.mq._declared.groups), *(each.group for each in _lines(cluster.value))}
-    return Found(
+    return SearchResult(
         tuple(matches),
         tuple(_named(sources.mq.topics, text)),
         tuple(_named(groups, text)),
@@ -102,7 +102,7 @@ def _named(names: Iterable[str], text: str) -> list[str]:
     return sorted(each for each in names if wanted in each.casefold())[:20]
 
 
-def _ids(sources: Sources, text: str, away: dict[str, None]) -> list[str]:
+def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
     """Return the ids of the messages with a key or an offset id."""
     found: dict[str, None] = {}
     for name, database in sources.databases.items():
@@ -131,7 +131,7 @@ def _by_key(database: Database, text: str) -> Callable[[], list[str]]:
     return lambda: ids_by_key([database], text, KEY_SECONDS)
 
 
-def _by_offset_id(sources: Sources, text: str) -> list[str]:
+def _by_offset_id(sources: ConsoleSources, text: str) -> list[str]:
     with sources.admin() as admin:
         try:
             return [admin.messages.by_offset_id(text).message_id]

@@ -22,7 +22,7 @@ FAILED_MAX, FAILED_SECONDS = 5, 60.0
 KNOWN_MAX = 10_000
 
 
-class Session(NamedTuple):
+class LogInSession(NamedTuple):
     """What a cookie says. `user` "": nobody has logged in, and the session only has a token."""
 
     nonce: str
@@ -48,12 +48,12 @@ class Seal:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def cookie(self, session: Session) -> str:
+    def cookie(self, session: LogInSession) -> str:
         """Return the text of a cookie."""
         body = base64.urlsafe_b64encode(json.dumps(session).encode()).decode().rstrip("=")
         return f"{body}.{self._mac('session', body)}"
 
-    def session(self, cookie: str, now: float) -> Session | None:
+    def session(self, cookie: str, now: float) -> LogInSession | None:
         """Return the session of a cookie; None: it is not ours, or it has ended."""
         body, _, mac = cookie.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac("session", body).encode()):
@@ -63,13 +63,13 @@ class Seal:
             nonce, user, until = json.loads(base64.urlsafe_b64decode(padded))
         except (binascii.Error, ValueError, TypeError):
             return None
-        return Session(str(nonce), str(user), float(until)) if now < float(until) else None
+        return LogInSession(str(nonce), str(user), float(until)) if now < float(until) else None
 
-    def token(self, session: Session) -> str:
+    def token(self, session: LogInSession) -> str:
         """Return the token of a session's forms."""
         return self._mac("token", session.nonce)
 
-    def is_token(self, session: Session, given: str) -> bool:
+    def is_token(self, session: LogInSession, given: str) -> bool:
         """Whether a form has the token of a session."""
         return hmac.compare_digest(given.encode(), self.token(session).encode())
 
@@ -89,9 +89,9 @@ class Seal:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
 
 
-def new_session(user: str, now: float) -> Session:
+def new_session(user: str, now: float) -> LogInSession:
     """Return a session that nobody can guess."""
-    return Session(secrets.token_urlsafe(16), user, now + SESSION_SECONDS)
+    return LogInSession(secrets.token_urlsafe(16), user, now + SESSION_SECONDS)
 
 
 class FailedLogIns:

@@ -23,7 +23,7 @@ from reliable_mq.client.administering.thread_all_progress import GroupLine, all_
 from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.thread_client import Client
-from reliable_mq.console.kept import Kept
+from reliable_mq.console.kept import KeptValue
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
@@ -59,12 +59,12 @@ class ClusterState(msgspec.Struct, frozen=True):
 class KeptOfDatabase(NamedTuple):
     """What is kept of one database."""
 
-    figures: Kept[list[Sample]]
-    throughput: Kept[dict[Happening, list[int]]]
-    run: Kept[LastRun | None]
+    figures: KeptValue[list[Sample]]
+    throughput: KeptValue[dict[Happening, list[int]]]
+    run: KeptValue[LastRun | None]
 
 
-class Sources:
+class ConsoleSources:
     """The sources of a console.
 
     Invariant: there is one client of the cluster at most.
@@ -80,13 +80,13 @@ class Sources:
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
         self._client: Client | None = None
-        self.cluster = Kept(self._cluster_state, CLUSTER_SECONDS)
+        self.cluster = KeptValue(self._cluster_state, CLUSTER_SECONDS)
         wait_max = max(mq.settings.resend_waits_seconds)
         self.kept: dict[str, KeptOfDatabase] = {
             name: KeptOfDatabase(
-                Kept(SqlFigures(name, database, wait_max).read, FIGURES_SECONDS),
-                Kept(SqlThroughput(database).read, THROUGHPUT_SECONDS),
-                Kept(_run_of(database), RUN_SECONDS),
+                KeptValue(SqlFigures(name, database, wait_max).read, FIGURES_SECONDS),
+                KeptValue(SqlThroughput(database).read, THROUGHPUT_SECONDS),
+                KeptValue(_run_of(database), RUN_SECONDS),
             )
             for name, database in self.databases.items()
         }

@@ -40,7 +40,7 @@ class Station(NamedTuple):
     process: str = ""
 
 
-class Attempt(NamedTuple):
+class GroupAttempt(NamedTuple):
     """An attempt of a group. `seconds` None: its begin or its end is unknown."""
 
     number: int
@@ -58,7 +58,7 @@ class GroupStory(NamedTuple):
     place: str
     process: str
     is_running: bool
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[GroupAttempt, ...]
 
 
 def stations(
@@ -221,7 +221,7 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
     """Yield what each consumer group did, with all its attempts that are known."""
     for log in history.logs:
         attempts = [
-            Attempt(
+            GroupAttempt(
                 each.number,
                 each.time,
                 each.end.value if each.end else "ended",
@@ -234,7 +234,7 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
             seconds = _seconds(log["create_date"], log["consume_date"])
             known = seconds if log["attempt"] == 1 else None
             ended = log["consume_date"]
-            attempts.append(Attempt(log["attempt"], ended, "effect committed", "", known))
+            attempts.append(GroupAttempt(log["attempt"], ended, "effect committed", "", known))
         place = f"{log['broker_name']}, queue {log['queue_id']}, offset {log['offset']}"
         is_consumed = log["state"] == LogState.CONSUMED
         yield GroupStory(

@@ -115,7 +115,7 @@ class Progress(NamedTuple):
         return max(0.0, (self.order.total - self.handled) * taken / self.handled)
 
 
-class Work:
+class StartedWork:
     """One order that is carried out.
 
     Invariant: once `state` is not RUNNING, nothing is done any more.
@@ -193,9 +193,9 @@ class Works:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, StartedWork] = {}
 
-    def start(self, order: Order, parts: Parts) -> Work:
+    def start(self, order: Order, parts: Parts) -> StartedWork:
         """Begin to carry out an order; return the work that has begun already, if it has.
 
         Raises:
@@ -212,11 +212,11 @@ class Works:
             while len(self._works) >= WORKS_KEPT:
                 oldest = next(each for each, work in self._works.items() if work not in running)
                 del self._works[oldest]
-            work = self._works[order.number] = Work(order, parts)
+            work = self._works[order.number] = StartedWork(order, parts)
             work.thread.start()
             return work
 
-    def get(self, number: str) -> Work | None:
+    def get(self, number: str) -> StartedWork | None:
         """Return the work with a number; None: this process has none."""
         with self._lock:
             return self._works.get(number)
