@@ -28,7 +28,7 @@ def look(
     more: Mapping[str, str] | None = None,
 ) -> Any:
     """Send the form of a list: the marked rows, or all that a filter matches."""
-    form: dict[str, Any] = {"deed": deed, "token": field(client.get("/stubs").text, "token")}
+    form: dict[str, Any] = {"deed": deed, "token": field(client.get("/topics").text, "token")}
     form |= (
         {"scope": "marked", "id": [quote(each, safe="") for each in ids]}
         if ids

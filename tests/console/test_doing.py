@@ -170,7 +170,7 @@ def has_begun(client: TestClient, place: str) -> bool:
 
 
 def token(client: TestClient) -> dict[str, str]:
-    return {"token": field(client.get("/stubs").text, "token")}
+    return {"token": field(client.get("/topics").text, "token")}
 
 
 def test_a_preview_is_started_once(mq: ReliableMQ, browse: Browse) -> None:
@@ -318,7 +318,7 @@ def test_no_more_than_some_work_runs_at_once_and_a_bug_in_it_is_told() -> None:
         return Order(
             number=str(number),
             title=RETRY_STUBS.title,
-            list_name="",
+            back="/",
             actor="ada",
             why=WHY,
             rate=10_000,

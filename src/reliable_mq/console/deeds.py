@@ -7,7 +7,6 @@ person who does not go on, and a preview is good for one start only.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -83,6 +82,8 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
         look: returns the preview of chosen rows.
         parts: does it, part by part.
         is_final: it cannot be undone; its button says so.
+        back: the address of the page that its form is on, without `of_list`.
+        moments: the names of its fields that take a time, such as "-1h".
     """
 
     name: str
@@ -92,6 +93,13 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     look: Callable[[ConsoleSources, Chosen], Preview]
     parts: Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]
     is_final: bool = False
+    back: str = "/"
+    moments: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The address of the page that its form is on."""
+        return f"/{self.of_list.name}" if self.of_list else self.back
 
 
 def counted(counts: Mapping[str, int], what: str, shown: int = 12) -> list[str]:
@@ -109,12 +117,9 @@ def order_of(sealed: Sealed, deed: Deed, actor: str, why: str, rate: int) -> Ord
     return Order(
         number=sealed.number,
         title=deed.title,
-        list_name=deed.of_list.name if deed.of_list else "",
+        back=deed.place,
         actor=actor,
         why=why,
         rate=rate,
         total=sealed.preview.total,
     )
-
-
-Form = Mapping[str, Any]

@@ -6,7 +6,7 @@ The work goes on when nobody looks at it, also when the session of its person ha
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -30,6 +30,8 @@ from reliable_mq.console.deeds import (
     Sealed,
     order_of,
 )
+from reliable_mq.console.deeds_cluster import END, START
+from reliable_mq.console.deeds_copies import letter_to_copy, text_of
 from reliable_mq.console.guard import form_of, must_be
 from reliable_mq.console.lists import RowList, WantedPage, wanted_of
 from reliable_mq.console.rendering import Renderer
@@ -38,6 +40,8 @@ from reliable_mq.console.sources import Answer, ConsoleSources, ask
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Works
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.plain_text import printable
+from reliable_mq.reconcile.moments import parse_moment
 
 LOOK_SECONDS = 30.0
 ID_LENGTH_MAX = 600
@@ -68,6 +72,7 @@ class Doing:
         return [
             Route("/do", self.preview, methods=["POST"]),
             Route("/do/start", self.start, methods=["POST"]),
+            Route("/dead-letters/copy", self.copy),
             Route("/work", self.works),
             Route("/work/{number}", self.work),
             Route("/work/{number}/live", self.work_live),
@@ -86,7 +91,7 @@ class Doing:
             text = answer.fault or str(answer.value)
             status = 502 if answer.fault else 409
             return self._render.page(
-                request, "refused.html", status, title=deed.title, text=text, back=_back(deed)
+                request, "refused.html", status, title=deed.title, text=text, back=deed.place
             )
         sealed = Sealed(
             number=secrets.token_hex(16),
@@ -100,10 +105,12 @@ class Doing:
     def _chosen(self, deed: Deed, form: Mapping[str, list[str]]) -> Chosen:
         query: dict[str, str] = {}
         more = {
-            name.removeprefix(_MORE): values[0].strip()
+            name.removeprefix(_MORE): values[0].replace("\r\n", "\n")
             for name, values in form.items()
             if name.startswith(_MORE)
         }
+        for name in deed.moments:
+            more[name] = _fixed_moment(name, more.get(name, "").strip())
         database = _one(form, "database") or next(iter(self._sources.databases))
         if database not in self._sources.databases:
             raise HTTPException(400, "there is no such database")
@@ -144,7 +151,32 @@ class Doing:
             rate=given.get("rate", str(RATE)),
             rate_max=RATE_MAX,
             why_max=WHY_LENGTH_MAX,
-            back=_back(deed),
+            back=deed.place,
+        )
+
+    def copy(self, request: Request) -> Response:
+        """Show the payload of a dead letter in a form, to send a changed copy of it."""
+        must_be(request, Role.OPERATOR)
+        named = {name: request.query_params.get(name, "") for name in ("group", "id")}
+        if any("\0" in each or len(each) > ID_LENGTH_MAX for each in named.values()):
+            raise HTTPException(400, "no dead letter has such a name")
+        answer: Answer[Any] = ask(
+            partial(_said, partial(letter_to_copy, self._sources, Chosen(more=named))), LOOK_SECONDS
+        )
+        letter = answer.value
+        if isinstance(letter, str) or letter is None:
+            text, status = answer.fault or str(letter), 502 if answer.fault else 404
+            title = "Send a changed copy"
+            return self._render.page(
+                request, "refused.html", status, title=title, text=text, back="/dead-letters"
+            )
+        return self._render.page(
+            request,
+            "copy.html",
+            group=letter.group,
+            message_id=letter.message.message_id,
+            reason=letter.reason,
+            body=text_of(letter),
         )
 
     async def start(self, request: Request) -> Response:
@@ -277,6 +309,21 @@ def _fixed(kind: RowList, text: str, databases: Sequence[str]) -> dict[str, str]
     }
 
 
+def _fixed_moment(name: str, text: str) -> str:
+    """Return a time that means the same later: "-1h" becomes a time of the calendar.
+
+    Raises:
+        HTTPException: 400: it is no time.
+    """
+    if not text or text in (START, END):
+        return text
+    try:
+        moment = parse_moment(text, name, datetime.now(UTC))
+    except ConfigurationError as error:
+        raise HTTPException(400, printable(str(error), 300)) from error
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}"
+
+
 def _why_fault(why: str) -> str:
     if not why:
         return "a reason is needed: it stands in the audit beside your name"
@@ -288,7 +335,3 @@ def _why_fault(why: str) -> str:
 def _rate_fault(rate: str) -> str:
     is_number = rate.isascii() and rate.isdigit() and 1 <= int(rate[:9]) <= RATE_MAX
     return "" if is_number else f"the rate is 1 to {RATE_MAX} rows a second"
-
-
-def _back(deed: Deed) -> str:
-    return f"/{deed.of_list.name}" if deed.of_list else "/"

@@ -35,8 +35,8 @@ class FilterFault(ConfigurationError):
 class ListColumn(NamedTuple):
     """A column: the name in a row, its heading, and how it is shown.
 
-    `kind`: "text", "message" (an id that leads to its timeline), "time", "number", "words" (a list
-    of them) or "state".
+    `kind`: "text", "message" (an id that leads to its timeline), "run" or "group" (a name that
+    leads to its findings or queues), "time", "number", "words" (a list of them) or "state".
     """
 
     name: str
@@ -78,12 +78,13 @@ class ListPage(NamedTuple):
     """A page of rows.
 
     `next`: the cursor of the next one; "": this one is the last. `away`: a line for each source
-    that is away.
+    that is away. `notes`: what else a reader of the page has to know.
     """
 
     rows: Sequence[Mapping[str, Any]]
     next: str = ""
     away: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class RowList(msgspec.Struct, frozen=True, kw_only=True):

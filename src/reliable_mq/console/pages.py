@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from reliable_mq.app.thread_health import liveness, readiness
 from reliable_mq.console import signs
-from reliable_mq.console.all_deeds import deeds_of
+from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
@@ -192,12 +192,11 @@ class Pages:
         status: int,
         page: Any = None,
     ) -> Response:
-        deeds = deeds_of(kind.name)
         return self._render.page(
             request,
-            "list_doing.html" if deeds else "list.html",
+            template_of(kind.name),
             status,
-            **({"deeds": deeds} if deeds else {}),
+            deeds=deeds_of(kind.name),
             kind=kind,
             wanted=wanted,
             query=dict(request.query_params),

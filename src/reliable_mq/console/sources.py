@@ -127,8 +127,8 @@ class ConsoleSources:
             yield chosen, connection
 
     @contextmanager
-    def admin(self) -> Iterator[Admin]:
-        """Give the administration of the cluster. One client is kept open for all pages."""
+    def client(self) -> Iterator[Client]:
+        """Give the client of the cluster. It is kept open for all pages."""
         with self._lock:
             if self._client is None:
                 settings = msgspec.structs.replace(self.client_settings, namespace="")
@@ -136,7 +136,13 @@ class ConsoleSources:
                 client.start()
                 self._client = client
             client = self._client
-        yield client.admin
+        yield client
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """Give the administration of the cluster."""
+        with self.client() as client:
+            yield client.admin
 
     def _cluster_state(self) -> ClusterState:
         if self.why_no_cluster:

@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: identifies it: 32 hexadecimal characters. An order is carried out once.
         title: what is done, in a few words.
-        list_name: the list whose rows it changes; "": none.
+        back: the address of the page that shows what it has changed.
         actor: the person.
         why: the person's reason.
         rate: at most so many rows a second.
@@ -69,7 +69,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     number: str
     title: str
-    list_name: str
+    back: str
     actor: str
     why: str
     rate: int

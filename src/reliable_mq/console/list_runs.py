@@ -1,0 +1,140 @@
+"""The lists of reconciliation, from the tables of a database: its runs, and their findings."""
+
+import json
+from typing import Any
+
+from sqlalchemy import MetaData, inspect, select
+
+from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
+from reliable_mq.console.sources import Sources
+from reliable_mq.console.sql_pages import page_of
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.reconcile.judgement.verdict import Verdict
+
+_NO_TABLES = (
+    "no reconciliation has written to this database: begin one with reliable-mq reconcile",
+)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _runs(sources: Sources, wanted: Wanted) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = run_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        found = select(
+            *(column.run_id, column.kind, column.previous_run_id, column.as_of, column.since),
+            *(column.until, column.finish_date, column.is_clean, column.findings),
+            *(column.verdicts, column.whole),
+        )
+        if wanted.values.get("findings"):
+            found = found.where(column.findings > 0)
+        if wanted.values.get("since"):
+            found = found.where(column.finish_date >= wanted.values["since"])
+        rows, after = page_of(connection, found, (column.run_id,), wanted.cursor, wanted.limit)
+    return ListPage([_run_row(row) for row in rows], after)
+
+
+def _run_row(row: dict[str, Any]) -> dict[str, Any]:
+    verdicts, missing = _object(row["verdicts"]), _object(row["whole"])
+    return {
+        **row,
+        "verdicts": verdicts,
+        "whole": missing,
+        "state": "clean"
+        if row["is_clean"]
+        else "has findings"
+        if row["findings"]
+        else "incomplete",
+        "shown_verdicts": [f"{name}: {count}" for name, count in verdicts.items()],
+        "missing": "; ".join(f"{name}: {why}" for name, why in missing.items() if why),
+    }
+
+
+RUNS = RowList(
+    name="runs",
+    title="Reconciliation",
+    summary="Runs of reconciliation, the newest first. A run's findings are in Findings.",
+    empty="No run matches. Begin one with: reliable-mq reconcile",
+    columns=(
+        Column("run_id", "Run", "run"),
+        Column("state", "Result", "state"),
+        Column("findings", "Findings", "number"),
+        Column("shown_verdicts", "Verdicts", "words"),
+        Column("as_of", "As of", "time"),
+        Column("since", "Messages since", "time"),
+        Column("until", "Until", "time"),
+        Column("kind", "Kind"),
+        Column("finish_date", "Ended", "time"),
+        Column("missing", "What is missing"),
+    ),
+    fields=(
+        Field("findings", "Has findings", "flag"),
+        Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
+    ),
+    page=_runs,
+    of_database=True,
+)
+
+
+def _findings(sources: Sources, wanted: Wanted) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = finding_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        found = select(table)
+        for name, each in (
+            ("run", column.run_id),
+            ("verdict", column.verdict),
+            ("topic", column.topic),
+            ("group", column.consumer_group),
+            ("message", column.message_id),
+        ):
+            if wanted.text(name):
+                found = found.where(each == wanted.text(name))
+        key = (column.run_id, column.message_id, column.consumer_group)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
+    return ListPage([_finding_row(row) for row in rows], after)
+
+
+def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
+    evidence = _object(row["evidence"])
+    said = evidence.get("sentence") or ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in evidence.items()
+    )
+    return {**row, "evidence": evidence, "said": str(said)}
+
+
+FINDINGS = RowList(
+    name="findings",
+    title="Findings",
+    summary="Messages that reconciliation found not to be settled, of the newest run first.",
+    empty="No finding matches. Without a condition: every run was clean.",
+    columns=(
+        Column("verdict", "Verdict"),
+        Column("message_id", "Message", "message"),
+        Column("consumer_group", "Group"),
+        Column("topic", "Topic"),
+        Column("said", "Evidence"),
+        Column("run_id", "Run", "run"),
+        Column("first_run_id", "First found by", "run"),
+    ),
+    fields=(
+        Field("verdict", "Verdict", "choice", tuple(each.value for each in Verdict)),
+        Field("run", "Run"),
+        Field("topic", "Topic"),
+        Field("group", "Consumer group"),
+        Field("message", "Message id"),
+    ),
+    page=_findings,
+    of_database=True,
+)
