@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import MetaData, inspect, select
 
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import page_of
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.verdict import Verdict
@@ -24,7 +24,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _runs(sources: Sources, wanted: Wanted) -> ListPage:
+def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table = run_table(MetaData(), database.prefix)
         if not inspect(connection).has_table(table.name):
@@ -65,16 +65,16 @@ RUNS = RowList(
     summary="Runs of reconciliation, the newest first. A run's findings are in Findings.",
     empty="No run matches. Begin one with: reliable-mq reconcile",
     columns=(
-        Column("run_id", "Run", "run"),
-        Column("state", "Result", "state"),
-        Column("findings", "Findings", "number"),
-        Column("shown_verdicts", "Verdicts", "words"),
-        Column("as_of", "As of", "time"),
-        Column("since", "Messages since", "time"),
-        Column("until", "Until", "time"),
-        Column("kind", "Kind"),
-        Column("finish_date", "Ended", "time"),
-        Column("missing", "What is missing"),
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("state", "Result", "state"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("shown_verdicts", "Verdicts", "words"),
+        ListColumn("as_of", "As of", "time"),
+        ListColumn("since", "Messages since", "time"),
+        ListColumn("until", "Until", "time"),
+        ListColumn("kind", "Kind"),
+        ListColumn("finish_date", "Ended", "time"),
+        ListColumn("missing", "What is missing"),
     ),
     fields=(
         Field("findings", "Has findings", "flag"),
@@ -85,7 +85,7 @@ RUNS = RowList(
 )
 
 
-def _findings(sources: Sources, wanted: Wanted) -> ListPage:
+def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table = finding_table(MetaData(), database.prefix)
         if not inspect(connection).has_table(table.name):
@@ -120,13 +120,13 @@ FINDINGS = RowList(
     summary="Messages that reconciliation found not to be settled, of the newest run first.",
     empty="No finding matches. Without a condition: every run was clean.",
     columns=(
-        Column("verdict", "Verdict"),
-        Column("message_id", "Message", "message"),
-        Column("consumer_group", "Group"),
-        Column("topic", "Topic"),
-        Column("said", "Evidence"),
-        Column("run_id", "Run", "run"),
-        Column("first_run_id", "First found by", "run"),
+        ListColumn("verdict", "Verdict"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("said", "Evidence"),
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("first_run_id", "First found by", "run"),
     ),
     fields=(
         Field("verdict", "Verdict", "choice", tuple(each.value for each in Verdict)),
