@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, ListColumn, Select, tuple_
+from sqlalchemy import ColumnElement, Connection, Column, Select, tuple_
 
 from reliable_mq.console.lists import FilterFault
 from reliable_mq.plain_text import printable
@@ -16,7 +16,7 @@ from reliable_mq.plain_text import printable
 MAX_NUMBER = 2**63 - 1
 
 
-def key_of(cursor: str, key: Sequence[ListColumn[Any]]) -> tuple[Any, ...] | None:
+def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
     """Return the values of a key that a cursor is; None for "".
 
     Raises:
@@ -42,7 +42,7 @@ def key_of(cursor: str, key: Sequence[ListColumn[Any]]) -> tuple[Any, ...] | Non
 def page_of(
     connection: Connection,
     wanted: Select[Any],
-    key: Sequence[ListColumn[Any]],
+    key: Sequence[Column[Any]],
     cursor: str,
     limit: int,
 ) -> tuple[list[dict[str, Any]], str]:
