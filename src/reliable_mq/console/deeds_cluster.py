@@ -1,7 +1,7 @@
 """What a person lets be done to topics and groups: pause, resume, replay from a time.
 
-As `reliable-mq pause`, `group update --no-consume` and `group reset` do. Each is written to the
-audit of the first database.
+As `reliable-mq pause`, `group update --no-consume` and `group reset` do. A pause of a topic writes
+its entry to the audit itself; what brokers are asked is written to that of the first database.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
-from reliable_mq.console.sources import ClusterNotAsked, Sources
+from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.sql_types import utc_datetime
@@ -41,11 +41,13 @@ def _named(chosen: Chosen, kind: str) -> str:
     return name
 
 
-def _now(sources: Sources) -> datetime:
+def _now(sources: ConsoleSources) -> datetime:
     return utc_datetime(next(iter(sources.databases.values())).clock.measured_now())
 
 
-def _audited(sources: Sources, action: str, order: Order, on: dict[str, Any], fault: str) -> None:
+def _audited(
+    sources: ConsoleSources, action: str, order: Order, on: dict[str, Any], fault: str
+) -> None:
     database = next(iter(sources.databases.values()))
     act = AuditEntry(
         actor=order.actor,
@@ -61,7 +63,7 @@ def _audited(sources: Sources, action: str, order: Order, on: dict[str, Any], fa
 
 
 def _one_part(
-    sources: Sources, order: Order, action: str, act: Callable[[], dict[str, Any]]
+    sources: ConsoleSources, order: Order, action: str, act: Callable[[], dict[str, Any]]
 ) -> Part:
     """Do one thing, and write it to the audit with its outcome."""
     try:
@@ -78,7 +80,7 @@ def _until(chosen: Chosen) -> datetime | None:
     return parse_moment(text, "until", datetime.now(UTC)) if text else None
 
 
-def _look_pause(sources: Sources, chosen: Chosen) -> Preview:
+def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
     topic, until = _named(chosen, "topic"), _until(chosen)
     if until is not None and until <= datetime.now(UTC):
         raise NothingToDo("the end of the pause is over already: name a time to come, or none")
@@ -95,18 +97,14 @@ def _look_pause(sources: Sources, chosen: Chosen) -> Preview:
     )
 
 
-def _pause_parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
     topic, until = _named(chosen, "topic"), _until(chosen)
-
-    def act() -> dict[str, Any]:
-        sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
-        return {"topic": topic, "until": until}
-
-    yield _one_part(sources, order, "topic pause", act)
+    sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
+    yield Part({Outcome.DONE: 1})
 
 
-def _look_resume(sources: Sources, chosen: Chosen) -> Preview:
+def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
     topic = _named(chosen, "topic")
     gates = sources.mq.resending.topics().values()
     if not any(topic in each for each in gates):
@@ -120,15 +118,14 @@ def _look_resume(sources: Sources, chosen: Chosen) -> Preview:
     )
 
 
-def _resume_parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     topic = _named(sealed.chosen, "topic")
     changed = sources.mq.resending.resume(topic, note=order.why, by=order.actor)
-    _audited(sources, "topic resume", order, {"topic": topic}, "" if changed else "it was open")
     yield Part({Outcome.DONE if changed else Outcome.CHANGED: 1})
 
 
-def _look_group(may_consume: bool) -> Callable[[Sources, Chosen], Preview]:
-    def look(sources: Sources, chosen: Chosen) -> Preview:
+def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview]:
+    def look(sources: ConsoleSources, chosen: Chosen) -> Preview:
         group = _named(chosen, "group")
         with _admin(sources) as admin:
             answers = admin.groups.settings(group)
@@ -155,14 +152,14 @@ def _look_group(may_consume: bool) -> Callable[[Sources, Chosen], Preview]:
     return look
 
 
-def _admin(sources: Sources) -> Any:
+def _admin(sources: ConsoleSources) -> Any:
     if sources.why_no_cluster:
         raise ClusterNotAsked(sources.why_no_cluster)
     return sources.admin()
 
 
-def _group_parts(may_consume: bool) -> Callable[[Sources, Sealed, Order], Iterator[Part]]:
-    def parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]:
+    def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
         group = _named(sealed.chosen, "group")
 
         def act() -> dict[str, Any]:
@@ -189,7 +186,7 @@ def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[
     )
 
 
-def _look_reset(sources: Sources, chosen: Chosen) -> Preview:
+def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
     if not chosen.more.get("to", "").strip():
         raise NothingToDo("say from when on the group reads again: a time, start, or end")
     with _admin(sources) as admin:
@@ -226,7 +223,7 @@ def _look_reset(sources: Sources, chosen: Chosen) -> Preview:
     )
 
 
-def _reset_parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
 
     def act() -> dict[str, Any]:

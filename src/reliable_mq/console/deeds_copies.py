@@ -4,20 +4,21 @@ from collections.abc import Iterator
 
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
 from reliable_mq.console.list_dead_letters import dead_letter_actions
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.errors import MessageRefused
 from reliable_mq.escalate.dead_letter import DeadLetter
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
-from reliable_mq.message_digest import RESERVED
+from reliable_mq.message_checks import OWN_FIELDS
+from reliable_mq.message_digest import NOT_COVERED
 
 COPY_OF = "copy_of"
 """The user property of a copy: the id of the message that it was made of."""
 ACTION = "dlq copy"
 
 
-def letter_to_copy(sources: Sources, chosen: Chosen) -> DeadLetter:
+def letter_to_copy(sources: ConsoleSources, chosen: Chosen) -> DeadLetter:
     """Return the dead letter that a form names.
 
     Raises:
@@ -43,7 +44,7 @@ def text_of(dead_letter: DeadLetter) -> str:
         raise NothingToDo("its payload is no text: a form cannot change it") from error
 
 
-def _look(sources: Sources, chosen: Chosen) -> Preview:
+def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
     letter = letter_to_copy(sources, chosen)
     body = chosen.more.get("body", "")
     if not body.strip():
@@ -68,7 +69,7 @@ def _look(sources: Sources, chosen: Chosen) -> Preview:
     )
 
 
-def _parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
     try:
         letter = letter_to_copy(sources, chosen)
@@ -79,7 +80,11 @@ def _parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
         return
     message = letter.message
     database = sources.databases[chosen.database]
-    properties = {name: value for name, value in message.properties.items() if name not in RESERVED}
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in NOT_COVERED | OWN_FIELDS
+    }
     try:
         with sources.mq.transaction(database=chosen.database) as tx:
             message_id = tx.send(

@@ -20,7 +20,7 @@ from reliable_mq.console.list_dead_letters import (
     matching,
 )
 from reliable_mq.console.lists import wanted_of
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.row_values import StubStatus
@@ -33,7 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 """Two people of one console do not retry one dead letter twice."""
 
 
-def _found(sources: Sources, chosen: Chosen) -> list[DeadLetter]:
+def _found(sources: ConsoleSources, chosen: Chosen) -> list[DeadLetter]:
     """Return the chosen dead letters that still wait for a person."""
     if chosen.ids:
         ids = {each.partition(" ")[2] for each in chosen.ids}
@@ -66,7 +66,7 @@ def _preview(
     )
 
 
-def _look_retry(sources: Sources, chosen: Chosen) -> Preview:
+def _look_retry(sources: ConsoleSources, chosen: Chosen) -> Preview:
     happens = [
         "Each goes to its own consumer group again, and to no other group, with new attempts.",
         "Its escalation is closed when the broker has taken it.",
@@ -78,7 +78,7 @@ def _look_retry(sources: Sources, chosen: Chosen) -> Preview:
     return _preview(_found(sources, chosen), chosen, happens, doubles)
 
 
-def _seen(sources: Sources, sealed: Sealed) -> list[DeadLetter]:
+def _seen(sources: ConsoleSources, sealed: Sealed) -> list[DeadLetter]:
     """Return those of a preview that have not changed since, oldest first."""
     preview = sealed.preview
     found = _found(sources, sealed.chosen)
@@ -89,7 +89,7 @@ def _seen(sources: Sources, sealed: Sealed) -> list[DeadLetter]:
     return sorted(found, key=lambda each: (each.time, dead_letter_id(each)))
 
 
-def _retry_parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _retry_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     actions = dead_letter_actions(sources)
     rest = iter(_seen(sources, sealed))
     while part := [*islice(rest, min(AT_ONCE, order.part_rows))]:
@@ -118,7 +118,7 @@ RETRY_DEAD_LETTERS = Deed(
 
 
 def _stubs_of(
-    sources: Sources, dead_letters: Sequence[DeadLetter]
+    sources: ConsoleSources, dead_letters: Sequence[DeadLetter]
 ) -> dict[str, dict[str, datetime]]:
     """Return when the unconfirmed stubs of dead letters were last changed, by database and id."""
     ids = list(dict.fromkeys(each.message.message_id for each in dead_letters))
@@ -135,7 +135,7 @@ def _stubs_of(
     return found
 
 
-def _look_void(sources: Sources, chosen: Chosen) -> Preview:
+def _look_void(sources: ConsoleSources, chosen: Chosen) -> Preview:
     found = _found(sources, chosen)
     stubs = {each for some in _stubs_of(sources, found).values() for each in some}
     with_stub = [each for each in found if each.message.message_id in stubs]
@@ -148,7 +148,7 @@ def _look_void(sources: Sources, chosen: Chosen) -> Preview:
     return _preview(with_stub, chosen, happens, [])
 
 
-def _void_parts(sources: Sources, sealed: Sealed, order: Order) -> Iterator[Part]:
+def _void_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     rest = iter(_seen(sources, sealed))
     while part := [*islice(rest, min(AT_ONCE, order.part_rows))]:
         done: set[str] = set()

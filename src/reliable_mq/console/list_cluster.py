@@ -9,14 +9,14 @@ from msgspec.structs import asdict
 from reliable_mq.cli.printing import time_of
 from reliable_mq.cli.remote_words import words_of
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
-from reliable_mq.console.sources import ClusterNotAsked, Sources
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.message import MessageQueue
 from reliable_mq.resend.topic_gate import TopicGate, gate_of
 
 
-def _check_cluster(sources: Sources) -> None:
+def _check_cluster(sources: ConsoleSources) -> None:
     if sources.why_no_cluster:
         raise ClusterNotAsked(sources.why_no_cluster)
 
@@ -25,7 +25,7 @@ def _away(failures: Mapping[str, Exception]) -> tuple[str, ...]:
     return tuple(f"broker {name}: {words_of(error)}" for name, error in failures.items())
 
 
-def _topics(sources: Sources, wanted: Wanted) -> ListPage:
+def _topics(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     """The topics of the cluster and of the databases. A gate is shown even if no broker answers."""
     gates: dict[str, list[dict[str, Any]]] = {}
     for name, topics in sources.mq.resending.topics().items():
@@ -65,12 +65,12 @@ TOPICS = RowList(
     summary="Topics of applications. Schedulers send no stubs of a topic that is paused or closed.",
     empty="No topic matches. A topic is created by its first message.",
     columns=(
-        Column("topic", "Topic"),
-        Column("gate", "Resending", "state"),
-        Column("gate_until", "Until", "time"),
-        Column("database", "Database"),
-        Column("by", "By"),
-        Column("note", "Reason"),
+        ListColumn("topic", "Topic"),
+        ListColumn("gate", "Resending", "state"),
+        ListColumn("gate_until", "Until", "time"),
+        ListColumn("database", "Database"),
+        ListColumn("by", "By"),
+        ListColumn("note", "Reason"),
     ),
     fields=(
         Field("name", "Name holds"),
@@ -81,7 +81,7 @@ TOPICS = RowList(
 )
 
 
-def _groups(sources: Sources, wanted: Wanted) -> ListPage:
+def _groups(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     reading = sources.cluster.look()
     if reading.value is None:
         return ListPage((), away=(reading.fault or "no broker has answered yet",))
@@ -105,13 +105,13 @@ GROUPS = RowList(
     summary="Consumer groups, the one with the most waiting messages first.",
     empty="No group matches. A group appears when its first member has connected.",
     columns=(
-        Column("group", "Group", "group"),
-        Column("lag", "Lag", "number"),
-        Column("members", "Members", "number"),
-        Column("per_second", "A second", "number"),
-        Column("kind", "Kind"),
-        Column("model", "Model"),
-        Column("version", "Versions", "words"),
+        ListColumn("group", "Group", "group"),
+        ListColumn("lag", "Lag", "number"),
+        ListColumn("members", "Members", "number"),
+        ListColumn("per_second", "A second", "number"),
+        ListColumn("kind", "Kind"),
+        ListColumn("model", "Model"),
+        ListColumn("version", "Versions", "words"),
     ),
     fields=(
         Field("name", "Name holds"),
@@ -122,7 +122,7 @@ GROUPS = RowList(
 )
 
 
-def _queues(sources: Sources, wanted: Wanted) -> ListPage:
+def _queues(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     group, topic = wanted.text("group"), wanted.text("topic")
     if not group:
         return ListPage(())
@@ -157,22 +157,22 @@ QUEUES = RowList(
     summary="How far a consumer group is in each queue, and which member has it.",
     empty="Name a group above. If one is named: it has committed nothing there yet.",
     columns=(
-        Column("topic", "Topic"),
-        Column("broker", "Broker"),
-        Column("queue", "Queue", "number"),
-        Column("lag", "Lag", "number"),
-        Column("committed", "Offset", "number"),
-        Column("end", "End", "number"),
-        Column("in_flight", "In flight", "number"),
-        Column("last_consumed", "Stored, the last consumed", "time"),
-        Column("member", "Member"),
+        ListColumn("topic", "Topic"),
+        ListColumn("broker", "Broker"),
+        ListColumn("queue", "Queue", "number"),
+        ListColumn("lag", "Lag", "number"),
+        ListColumn("committed", "Offset", "number"),
+        ListColumn("end", "End", "number"),
+        ListColumn("in_flight", "In flight", "number"),
+        ListColumn("last_consumed", "Stored, the last consumed", "time"),
+        ListColumn("member", "Member"),
     ),
     fields=(Field("group", "Consumer group"), Field("topic", "Topic")),
     page=_queues,
 )
 
 
-def _brokers(sources: Sources, wanted: Wanted) -> ListPage:
+def _brokers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     _check_cluster(sources)
     with sources.client() as client:
         facts = client.cluster_facts()
@@ -209,20 +209,20 @@ BROKERS = RowList(
     summary="Masters and slaves that the name servers know.",
     empty="No broker matches. Without a condition: the name servers know none; start one.",
     columns=(
-        Column("broker", "Broker"),
-        Column("role", "Role"),
-        Column("address", "Address"),
-        Column("state", "State", "state"),
-        Column("version", "Version"),
-        Column("clock", "Clock ahead"),
-        Column("failure", "Why it does not answer"),
+        ListColumn("broker", "Broker"),
+        ListColumn("role", "Role"),
+        ListColumn("address", "Address"),
+        ListColumn("state", "State", "state"),
+        ListColumn("version", "Version"),
+        ListColumn("clock", "Clock ahead"),
+        ListColumn("failure", "Why it does not answer"),
     ),
     fields=(Field("away", "Does not answer", "flag"),),
     page=_brokers,
 )
 
 
-def _periodic(sources: Sources, wanted: Wanted) -> ListPage:
+def _periodic(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     rows = [
         asdict(each)
         for each in sources.mq.periodic_messages()
@@ -238,15 +238,15 @@ PERIODIC = RowList(
     summary="Periodic messages with their next and last ticks.",
     empty="No periodic message matches. An application declares one with mq.periodic.",
     columns=(
-        Column("name", "Name"),
-        Column("schedule", "Schedule"),
-        Column("topic", "Topic"),
-        Column("next_tick", "Next tick", "time"),
-        Column("last_tick", "Last tick", "time"),
-        Column("message_id", "Its message", "message"),
-        Column("fired", "Ticks", "number"),
-        Column("failures", "Failures", "number"),
-        Column("note", "Last error"),
+        ListColumn("name", "Name"),
+        ListColumn("schedule", "Schedule"),
+        ListColumn("topic", "Topic"),
+        ListColumn("next_tick", "Next tick", "time"),
+        ListColumn("last_tick", "Last tick", "time"),
+        ListColumn("message_id", "Its message", "message"),
+        ListColumn("fired", "Ticks", "number"),
+        ListColumn("failures", "Failures", "number"),
+        ListColumn("note", "Last error"),
     ),
     fields=(Field("name", "Name holds"), Field("failing", "Its tick fails", "flag")),
     page=_periodic,

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
-from reliable_mq.console.sources import ClusterNotAsked, Sources
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, of_application
 
 
-def dead_letter_actions(sources: Sources) -> DeadLetterActions:
+def dead_letter_actions(sources: ConsoleSources) -> DeadLetterActions:
     """Return what reads and retries the dead letters of the application.
 
     Raises:
@@ -25,7 +25,9 @@ def dead_letter_id(dead_letter: DeadLetter) -> str:
     return f"{dead_letter.group} {dead_letter.message.message_id}"
 
 
-def matching(sources: Sources, wanted: Wanted, *, everything: bool) -> tuple[list[DeadLetter], int]:
+def matching(
+    sources: ConsoleSources, wanted: WantedPage, *, everything: bool
+) -> tuple[list[DeadLetter], int]:
     """Return the dead letters that a filter matches, the newest first.
 
     Without a group and `all_groups`, only those of the application's groups and messages; the
@@ -46,7 +48,7 @@ def matching(sources: Sources, wanted: Wanted, *, everything: bool) -> tuple[lis
     return ordered, len(found) - len(own)
 
 
-def _page(sources: Sources, wanted: Wanted) -> ListPage:
+def _page(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     found, others = matching(sources, wanted, everything=bool(wanted.values.get("also_settled")))
     page, after = part_of([_row(each) for each in found], wanted.cursor, wanted.limit)
     left = f"{others} dead letters of other applications are left out: see More conditions"
@@ -75,13 +77,13 @@ DEAD_LETTERS = RowList(
     summary="Messages that consumer groups have given up, the newest first.",
     empty="No dead letter waits for a person here. Settled ones: see More conditions.",
     columns=(
-        Column("message_id", "Message", "message"),
-        Column("consumer_group", "Group"),
-        Column("topic", "Topic"),
-        Column("key", "Key"),
-        Column("time", "Given up", "time"),
-        Column("state", "State", "state"),
-        Column("reason", "Reason"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("key", "Key"),
+        ListColumn("time", "Given up", "time"),
+        ListColumn("state", "State", "state"),
+        ListColumn("reason", "Reason"),
     ),
     fields=(
         Field("group", "Consumer group"),

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
-from reliable_mq.console.sources import Sources
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import page_of
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
@@ -16,7 +16,7 @@ from reliable_mq.escalate.sql_audit import SqlAudit, detail_of
 _LOG_STATES = ("received", "consumed")
 
 
-def _logs(sources: Sources, wanted: Wanted) -> ListPage:
+def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table = database.logs
         log = table.c
@@ -64,15 +64,15 @@ LOGS = RowList(
         " to the database of its effects."
     ),
     columns=(
-        Column("message_id", "Message", "message"),
-        Column("consumer_group", "Group"),
-        Column("topic", "Topic"),
-        Column("state", "State", "state"),
-        Column("attempt", "Attempts", "number"),
-        Column("create_date", "First attempt", "time"),
-        Column("consume_date", "Effect", "time"),
-        Column("failure", "Why the last attempt had none"),
-        Column("owner", "Runs at"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("state", "State", "state"),
+        ListColumn("attempt", "Attempts", "number"),
+        ListColumn("create_date", "First attempt", "time"),
+        ListColumn("consume_date", "Effect", "time"),
+        ListColumn("failure", "Why the last attempt had none"),
+        ListColumn("owner", "Runs at"),
     ),
     fields=(
         Field("group", "Consumer group"),
@@ -88,7 +88,7 @@ LOGS = RowList(
 )
 
 
-def _escalations(sources: Sources, wanted: Wanted) -> ListPage:
+def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         column = database.escalations.c
         found = select(database.escalations)
@@ -121,15 +121,15 @@ ESCALATIONS = RowList(
     summary="What did not settle by itself, and was told to people, the newest first.",
     empty="No escalation matches. Without a condition: nothing ever needed a person here.",
     columns=(
-        Column("create_date", "Since", "time"),
-        Column("kind", "What"),
-        Column("state", "State", "state"),
-        Column("message_id", "Message", "message"),
-        Column("consumer_group", "Group"),
-        Column("topic", "Topic"),
-        Column("message_key", "Key"),
-        Column("reason", "Reason"),
-        Column("close_date", "Closed", "time"),
+        ListColumn("create_date", "Since", "time"),
+        ListColumn("kind", "What"),
+        ListColumn("state", "State", "state"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("message_key", "Key"),
+        ListColumn("reason", "Reason"),
+        ListColumn("close_date", "Closed", "time"),
     ),
     fields=(
         Field("open", "Is open", "flag"),
@@ -144,7 +144,7 @@ ESCALATIONS = RowList(
 )
 
 
-def _audit(sources: Sources, wanted: Wanted) -> ListPage:
+def _audit(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         audit = SqlAudit(database.audit)
         column = database.audit.c
@@ -180,13 +180,13 @@ AUDIT = RowList(
     summary="What people and repairs have changed, and what they were refused, the newest first.",
     empty="No entry matches. Take a condition away, or look in another database.",
     columns=(
-        Column("create_date", "When", "time"),
-        Column("actor", "Who"),
-        Column("action", "What"),
-        Column("message_id", "Message", "message"),
-        Column("outcome", "Outcome"),
-        Column("why", "Reason"),
-        Column("run_id", "Work"),
+        ListColumn("create_date", "When", "time"),
+        ListColumn("actor", "Who"),
+        ListColumn("action", "What"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("outcome", "Outcome"),
+        ListColumn("why", "Reason"),
+        ListColumn("run_id", "Work"),
     ),
     fields=(
         Field("by", "Who"),

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from sqlalchemy import MetaData, inspect, select
+from sqlalchemy import MetaData, exists, func, inspect, select
 
-from reliable_mq.console.lists import Column, Field, ListPage, RowList, Wanted
-from reliable_mq.console.sources import Sources
-from reliable_mq.console.sql_pages import page_of
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_pages import page_of, part_of
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
@@ -24,7 +24,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _runs(sources: Sources, wanted: Wanted) -> ListPage:
+def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table = run_table(MetaData(), database.prefix)
         if not inspect(connection).has_table(table.name):
@@ -65,16 +65,16 @@ RUNS = RowList(
     summary="Runs of reconciliation, the newest first. A run's findings are in Findings.",
     empty="No run matches. Begin one with: reliable-mq reconcile",
     columns=(
-        Column("run_id", "Run", "run"),
-        Column("state", "Result", "state"),
-        Column("findings", "Findings", "number"),
-        Column("shown_verdicts", "Verdicts", "words"),
-        Column("as_of", "As of", "time"),
-        Column("since", "Messages since", "time"),
-        Column("until", "Until", "time"),
-        Column("kind", "Kind"),
-        Column("finish_date", "Ended", "time"),
-        Column("missing", "What is missing"),
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("state", "Result", "state"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("shown_verdicts", "Verdicts", "words"),
+        ListColumn("as_of", "As of", "time"),
+        ListColumn("since", "Messages since", "time"),
+        ListColumn("until", "Until", "time"),
+        ListColumn("kind", "Kind"),
+        ListColumn("finish_date", "Ended", "time"),
+        ListColumn("missing", "What is missing"),
     ),
     fields=(
         Field("findings", "Has findings", "flag"),
@@ -85,7 +85,7 @@ RUNS = RowList(
 )
 
 
-def _findings(sources: Sources, wanted: Wanted) -> ListPage:
+def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table = finding_table(MetaData(), database.prefix)
         if not inspect(connection).has_table(table.name):
@@ -101,6 +101,16 @@ def _findings(sources: Sources, wanted: Wanted) -> ListPage:
         ):
             if wanted.text(name):
                 found = found.where(each == wanted.text(name))
+        if wanted.text("not_in"):
+            other = table.alias()
+            found = found.where(
+                ~exists().where(
+                    other.c.run_id == wanted.text("not_in"),
+                    other.c.message_id == column.message_id,
+                    other.c.consumer_group == column.consumer_group,
+                    other.c.verdict == column.verdict,
+                )
+            )
         key = (column.run_id, column.message_id, column.consumer_group)
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
     return ListPage([_finding_row(row) for row in rows], after)
@@ -120,13 +130,13 @@ FINDINGS = RowList(
     summary="Messages that reconciliation found not to be settled, of the newest run first.",
     empty="No finding matches. Without a condition: every run was clean.",
     columns=(
-        Column("verdict", "Verdict"),
-        Column("message_id", "Message", "message"),
-        Column("consumer_group", "Group"),
-        Column("topic", "Topic"),
-        Column("said", "Evidence"),
-        Column("run_id", "Run", "run"),
-        Column("first_run_id", "First found by", "run"),
+        ListColumn("verdict", "Verdict"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("said", "Evidence"),
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("first_run_id", "First found by", "run"),
     ),
     fields=(
         Field("verdict", "Verdict", "choice", tuple(each.value for each in Verdict)),
@@ -134,7 +144,46 @@ FINDINGS = RowList(
         Field("topic", "Topic"),
         Field("group", "Consumer group"),
         Field("message", "Message id"),
+        Field("not_in", "That this run does not have"),
     ),
     page=_findings,
+    of_database=True,
+)
+
+
+def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = finding_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        run = wanted.text("run")
+        if not run:
+            run = connection.execute(select(func.max(column.run_id))).scalar_one() or ""
+        number = func.count()
+        by = (column.topic, column.consumer_group, column.verdict)
+        found = select(*by, number.label("findings")).where(column.run_id == run).group_by(*by)
+        if wanted.text("topic"):
+            found = found.where(column.topic == wanted.text("topic"))
+        ordered = found.order_by(number.desc(), *by)
+        rows = [{"run_id": run, **row._mapping} for row in connection.execute(ordered)]
+    page, after = part_of(rows, wanted.cursor, wanted.limit)
+    return ListPage(page, after)
+
+
+VERDICTS = RowList(
+    name="verdicts",
+    title="Verdicts by topic",
+    summary="How many findings of each verdict a run has, by topic and group: of the newest run.",
+    empty="No finding matches: the run was clean, or there is no such run.",
+    columns=(
+        ListColumn("topic", "Topic"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("verdict", "Verdict"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("run_id", "Run", "run"),
+    ),
+    fields=(Field("run", "Run"), Field("topic", "Topic")),
+    page=_verdicts,
     of_database=True,
 )
