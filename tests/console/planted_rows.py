@@ -14,7 +14,7 @@ from reliable_mq.escalate.escalation import EscalationKind
 NOW = datetime.now(UTC).replace(microsecond=0)
 ODD = (
     "\"'><script>alert(1)</script><img src=x onerror=alert(2)>"
-    "&amp;{{7*7}}%2f/\\😀\u202eשלום\x1b[31m"
+    "&amp;{{7*1111117}}%2f/\\😀\u202eשלום\x1b[31m"
 )
 """HTML, quotes, a template, a right-to-left mark, an emoji, an escape sequence."""
 

@@ -35,7 +35,7 @@ def check(page: str) -> None:
     assert read.tags.count("script") <= 1  # the file of our own
     assert not any(name.startswith("on") or name == "style" for name in read.attributes)
     assert "<img src=x" not in page
-    assert "49" not in "".join(read.words) or "{{7*7}}" in "".join(read.words)
+    assert "7777819" not in page
     assert "\x1b" not in page
     assert "\u202e" not in page  # a mark that turns what follows it
 

@@ -1,7 +1,7 @@
 """What a person lets be done to topics and groups: pause, resume, replay from a time.
 
-As `reliable-mq pause`, `group update --no-consume` and `group reset` do. Each is written to the
-audit of the first database.
+As `reliable-mq pause`, `group update --no-consume` and `group reset` do. A pause of a topic writes
+its entry to the audit itself; what brokers are asked is written to that of the first database.
 """
 
 from collections.abc import Callable, Iterator
@@ -100,12 +100,8 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
 def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
     topic, until = _named(chosen, "topic"), _until(chosen)
-
-    def act() -> dict[str, Any]:
-        sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
-        return {"topic": topic, "until": until}
-
-    yield _one_part(sources, order, "topic pause", act)
+    sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
+    yield Part({Outcome.DONE: 1})
 
 
 def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
@@ -125,7 +121,6 @@ def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
 def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     topic = _named(sealed.chosen, "topic")
     changed = sources.mq.resending.resume(topic, note=order.why, by=order.actor)
-    _audited(sources, "topic resume", order, {"topic": topic}, "" if changed else "it was open")
     yield Part({Outcome.DONE if changed else Outcome.CHANGED: 1})
 
 

@@ -10,7 +10,8 @@ from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.errors import MessageRefused
 from reliable_mq.escalate.dead_letter import DeadLetter
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
-from reliable_mq.message_digest import RESERVED
+from reliable_mq.message_checks import OWN_FIELDS
+from reliable_mq.message_digest import NOT_COVERED
 
 COPY_OF = "copy_of"
 """The user property of a copy: the id of the message that it was made of."""
@@ -79,7 +80,11 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
         return
     message = letter.message
     database = sources.databases[chosen.database]
-    properties = {name: value for name, value in message.properties.items() if name not in RESERVED}
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in NOT_COVERED | OWN_FIELDS
+    }
     try:
         with sources.mq.transaction(database=chosen.database) as tx:
             message_id = tx.send(

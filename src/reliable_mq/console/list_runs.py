@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from sqlalchemy import MetaData, inspect, select
+from sqlalchemy import MetaData, exists, func, inspect, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import page_of
+from reliable_mq.console.sql_pages import page_of, part_of
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
@@ -101,6 +101,16 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         ):
             if wanted.text(name):
                 found = found.where(each == wanted.text(name))
+        if wanted.text("not_in"):
+            other = table.alias()
+            found = found.where(
+                ~exists().where(
+                    other.c.run_id == wanted.text("not_in"),
+                    other.c.message_id == column.message_id,
+                    other.c.consumer_group == column.consumer_group,
+                    other.c.verdict == column.verdict,
+                )
+            )
         key = (column.run_id, column.message_id, column.consumer_group)
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
     return ListPage([_finding_row(row) for row in rows], after)
@@ -134,7 +144,46 @@ FINDINGS = RowList(
         Field("topic", "Topic"),
         Field("group", "Consumer group"),
         Field("message", "Message id"),
+        Field("not_in", "That this run does not have"),
     ),
     page=_findings,
+    of_database=True,
+)
+
+
+def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = finding_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        run = wanted.text("run")
+        if not run:
+            run = connection.execute(select(func.max(column.run_id))).scalar_one() or ""
+        number = func.count()
+        by = (column.topic, column.consumer_group, column.verdict)
+        found = select(*by, number.label("findings")).where(column.run_id == run).group_by(*by)
+        if wanted.text("topic"):
+            found = found.where(column.topic == wanted.text("topic"))
+        ordered = found.order_by(number.desc(), *by)
+        rows = [{"run_id": run, **row._mapping} for row in connection.execute(ordered)]
+    page, after = part_of(rows, wanted.cursor, wanted.limit)
+    return ListPage(page, after)
+
+
+VERDICTS = RowList(
+    name="verdicts",
+    title="Verdicts by topic",
+    summary="How many findings of each verdict a run has, by topic and group: of the newest run.",
+    empty="No finding matches: the run was clean, or there is no such run.",
+    columns=(
+        ListColumn("topic", "Topic"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("verdict", "Verdict"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("run_id", "Run", "run"),
+    ),
+    fields=(Field("run", "Run"), Field("topic", "Topic")),
+    page=_verdicts,
     of_database=True,
 )

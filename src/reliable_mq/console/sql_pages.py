@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Column, Select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Select, tuple_
 
 from reliable_mq.console.lists import FilterFault
 from reliable_mq.plain_text import printable
