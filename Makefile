@@ -60,7 +60,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter archive ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks sdks
+.PHONY: help interpreter archive ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks sdks consolebrowser
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -69,7 +69,7 @@ demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
 test: interpreter archive check ## all checks and tests but the long ones of interop (about fifteen minutes on two cores); PYTEST="-k wire"
-	$(BIN)/pytest -m "not interop and not packaging and not long" $(PYTEST)
+	$(BIN)/pytest -m "not interop and not packaging and not long and not browser" $(PYTEST)
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py \
@@ -84,6 +84,10 @@ frameworks: ready ## the integrations with all servers, and with the two newest 
 
 wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging
+
+consolebrowser: ready ## every page of the console in Chromium, with axe-core; screenshots in build/console (apt-get install chromium)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "playwright>=1.49" "axe-playwright-python>=0.1.4"
+	$(BIN)/pytest -n 0 -m browser tests/console/browser
 
 sbom: ready ## build the wheel with its software bill of materials: build/sbom
 	@$(BIN)/python -m tests.packaging.sbom

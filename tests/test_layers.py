@@ -11,7 +11,7 @@ WORLD = frozenset(
     {"asyncio", "concurrent", "os", "random", "selectors", "signal"}
     | {"socket", "subprocess", "threading", "time", "uvloop"}
 )
-WORLD_STATIONS = frozenset({"runtime", "cli", "contrib", "testing"})
+WORLD_STATIONS = frozenset({"runtime", "cli", "console", "contrib", "testing"})
 WORLD_PREFIXES = (
     *("asyncio_", "thread_", "redis_", "sql_", "spark_"),
     *("file_", "http_", "smtp_"),
@@ -93,7 +93,7 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     | {"escalate.escalation", "escalate.sql_audit", "escalate.sql_escalations"},
 }
 # The faces, and what tests stand on.
-FREE = frozenset({"app", "cli", "contrib", "testing", "__init__"})
+FREE = frozenset({"app", "cli", "console", "contrib", "testing", "__init__"})
 
 
 def imported_names(source: str, package: str) -> set[str]:
@@ -148,6 +148,18 @@ def test_nothing_but_itself_imports_contrib() -> None:
         if "contrib" not in path.parts
         for imported in imported_names(path.read_text(), "reliable_mq")
         if imported.startswith("reliable_mq.contrib")
+    ]
+
+    assert found == []
+
+
+def test_nothing_but_its_command_and_contrib_imports_the_console() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {imported}"
+        for path in modules()
+        if not {"console", "contrib"} & {*path.parts} and path != SOURCE / "cli" / "console.py"
+        for imported in imported_names(path.read_text(), "reliable_mq")
+        if imported.startswith("reliable_mq.console")
     ]
 
     assert found == []

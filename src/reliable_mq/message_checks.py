@@ -38,7 +38,7 @@ _FLAG_LIMIT = 2**31
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OF_TIMERS = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS})
-_OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
+OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
 #: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's timer topic
 _NOT_TO_SEND_TO = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
@@ -103,7 +103,7 @@ def _check_properties(given: Mapping[str, str]) -> None:
             raise MessageRefused(f"property {name!r}={value!r}: both must be str")
         if not name:
             raise MessageRefused(f"property ''={value!r}: give the property a name")
-    taken = _OWN_FIELDS.intersection(given)
+    taken = OWN_FIELDS.intersection(given)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
 

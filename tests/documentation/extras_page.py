@@ -36,6 +36,7 @@ PURPOSES = {
     "prometheus": "`PrometheusMiddleware` and `--metrics-port`",
     "otel": "`OpenTelemetryMiddleware`, and trace contexts by OpenTelemetry",
     "observability": "both of these",
+    "console": "`reliable-mq console`: pages for the people on call",
     "grpc": "`reliable-mq proxy` and `--grpc-port`: Apache's 5.x clients",
     "lz4": "messages that are compressed with LZ4",
     "zstd": "messages that are compressed with Zstandard",

@@ -21,6 +21,7 @@ HOW_TO: tuple[str, ...] = (
         "consumers",
         "own_session",
         "dead_letters",
+        "console",
         "on_call",
         "pause_consumer",
         "handle_again",

@@ -30,7 +30,7 @@ from reliable_mq.escalate.dead_letter import (
     DeadLetter,
     DeadLetterFilter,
 )
-from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome
+from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome, of_application
 from reliable_mq.wire.message_id import ledger_id
 
 NO_DEAD_LETTER = "there is no such dead letter"
@@ -215,19 +215,8 @@ def retry(
 def _of_application(
     dead_letters: Sequence[DeadLetter], groups: frozenset[str] | None
 ) -> list[DeadLetter]:
-    """Return those of an application: of its groups, or of a message with a stub in its databases.
-
-    Args:
-        dead_letters: any.
-        groups: the groups of the application; None: return all.
-    """
-    if groups is None:
-        return list(dead_letters)
-    own = [
-        each
-        for each in dead_letters
-        if each.group in groups or (each.state is not None and each.state.has_stub)
-    ]
+    """Return those of an application, and say how many others there are."""
+    own = of_application(dead_letters, groups)
     others = len(dead_letters) - len(own)
     if others:
         say(f"{others} dead letter(s) of other applications are left out: --all-groups", err=True)

@@ -13,6 +13,7 @@ from reliable_mq.cli.database_options import OpenedDatabase
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import finding_table
+from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError
 from reliable_mq.escalate.sql_history import SqlHistory
 from reliable_mq.escalate.sql_stub_list import SqlStubList
@@ -25,14 +26,24 @@ from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
 
 MATCHES_MAX = 50
+PATIENT_SECONDS = 600.0
+"""A person at a terminal can end a command that takes too long."""
 
 
-def history_of(databases: Iterable[Database], message_id: str) -> MessageHistory:
-    """Return all that the databases know about a message; it is empty if they know nothing."""
-    return merged([_history(each, message_id) for each in databases])
+def history_of(
+    databases: Iterable[Database], message_id: str, seconds: float = PATIENT_SECONDS
+) -> MessageHistory:
+    """Return all that the databases know about a message; it is empty if they know nothing.
+
+    Args:
+        databases: those that are asked.
+        message_id: the message.
+        seconds: PostgreSQL ends a statement after this time.
+    """
+    return merged([_history(each, message_id, seconds) for each in databases])
 
 
-def _history(database: Database, message_id: str) -> MessageHistory:
+def _history(database: Database, message_id: str, seconds: float) -> MessageHistory:
     ledgers = SqlHistory(
         stubs=database.stubs,
         logs=database.logs,
@@ -44,6 +55,7 @@ def _history(database: Database, message_id: str) -> MessageHistory:
         findings=finding_table(MetaData(), database.prefix),
     )
     with database.forgiving_engine.begin() as connection:
+        limit_statements(connection, seconds)
         return ledgers.read(connection, message_id)
 
 
@@ -60,14 +72,22 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
     return ids_by_key(databases, text) or ids_at_brokers(found, text)
 
 
-def ids_by_key(databases: Iterable[Database], key: str) -> list[str]:
+def ids_by_key(
+    databases: Iterable[Database], key: str, seconds: float = PATIENT_SECONDS
+) -> list[str]:
     """Return the ids of the messages with a business key, as the databases know them.
 
     A message key is looked up first, in stubs and escalations. If there is none, an ordering key.
+
+    Args:
+        databases: those that are asked.
+        key: the key.
+        seconds: PostgreSQL ends a statement after this time.
     """
     found: dict[str, None] = {}
     for database in databases:
         with database.forgiving_engine.begin() as connection:
+            limit_statements(connection, seconds)
             for wanted in (StubFilter(key=key), StubFilter(ordering_key=key)):
                 stubs = SqlStubList(database.stubs, database.logs, wanted)
                 rows = stubs.newest(connection, MATCHES_MAX)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from reliable_mq.cli import admin_options as options
@@ -16,7 +17,8 @@ from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.progress import GroupProgress
 from reliable_mq.client.administering.thread_admin import Admin
-from reliable_mq.errors import NotFound, ReliableMQError, UsageError
+from reliable_mq.client.administering.thread_all_progress import all_progress
+from reliable_mq.errors import UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.reconcile.moments import parse_moment
 
@@ -92,30 +94,12 @@ def _rows(found: GroupProgress, owners: dict[MessageQueue, str]) -> list[dict[st
 
 
 def _print_all(admin: Admin, *, as_json: bool) -> None:
-    known = admin.groups.all_settings()
-    failures: dict[str, ReliableMQError] = dict(known.failures)
-    rows: list[dict[str, Any]] = []
-    for group in known.value:
-        try:
-            come = admin.offsets.progress(group)
-        except NotFound:  # deleted meanwhile
-            continue
-        online = admin.groups.connections(group)
-        failures |= {**come.failures, **online.failures}
-        versions = sorted({member.version for member in online.value.members})
-        rows.append(
-            {
-                "group": group,
-                "members": len(online.value.members),
-                "version": versions if as_json else ", ".join(versions),
-                "kind": online.value.kind,
-                "model": online.value.model,
-                "per_second": come.value.per_second,
-                "lag": come.value.lag,
-            }
-        )
+    answers = all_progress(admin)
+    rows = [msgspec.structs.asdict(each) for each in answers.value]
+    for row in rows:
+        row["version"] = list(row["version"]) if as_json else ", ".join(row["version"])
     print_rows(rows, GROUPS, as_json=as_json, none="there are no consumer groups")
-    end_with(failures)
+    end_with(answers.failures)
 
 
 @options.at_cluster

@@ -68,6 +68,7 @@ VERBS = {
     "audit": Verb("audit", "List who changed what, at a broker and in databases."),
     "notifiers": Verb("notifiers", "List notifiers and waiting escalations; send a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
+    "console": Verb("console", "Serve pages: is anything wrong, where is a message, what to do."),
     "demo": Verb("demo", "Replay real orders while processes are killed; check every effect."),
     "walk": Verb("walk", "Send a sample message, and print its path through all stations."),
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, insert, or_, select
+from sqlalchemy import Connection, Select, Table, insert, or_, select
 
 from reliable_mq.database.sql_types import plain_text, utc_datetime
 from reliable_mq.escalate.audit_filter import AuditFilter
@@ -59,12 +59,10 @@ class SqlAudit:
         if rows:
             connection.execute(self._insert, rows)
 
-    def entries(
-        self, connection: Connection, wanted: AuditFilter, limit: int
-    ) -> list[dict[str, Any]]:
-        """Return the newest entries that are wanted, the newest first, without their numbers."""
+    def wanted(self, wanted: AuditFilter) -> Select[Any]:
+        """Return the statement that selects the entries that are wanted, in no order."""
         table = self.table.c
-        found = select(self.table).order_by(table.create_date.desc(), table.seq.desc()).limit(limit)
+        found = select(self.table)
         if wanted.since is not None:
             found = found.where(table.create_date >= wanted.since)
         if wanted.until is not None:
@@ -81,7 +79,15 @@ class SqlAudit:
             found = found.where(or_(*has_text))
         if wanted.is_changed:
             found = found.where(table.changed == 1)
-        rows = [dict(row._mapping) for row in connection.execute(found)]
+        return found
+
+    def entries(
+        self, connection: Connection, wanted: AuditFilter, limit: int
+    ) -> list[dict[str, Any]]:
+        """Return the newest entries that are wanted, the newest first, without their numbers."""
+        table = self.table.c
+        found = self.wanted(wanted).order_by(table.create_date.desc(), table.seq.desc())
+        rows = [dict(row._mapping) for row in connection.execute(found.limit(limit))]
         return [
             {name: value for name, value in row.items() if name != "seq"}
             | {"detail": detail_of(row["detail"])}

@@ -6,6 +6,7 @@ the stubs of one part.
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,13 +14,16 @@ from sqlalchemy import Engine, select
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.errors import UsageError
-from reliable_mq.escalate.sql_settlement import NO_STUB, operator_actions_of
-from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
+from reliable_mq.escalate.sql_settlement import NO_STUB, Seen, operator_actions_of
+from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList, StubSum
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
 from reliable_mq.outbox.stub import StubEvent
 
 VERBS = (StubEvent.RETRY, StubEvent.VOID)
+SUMS_SECONDS = 7.0
+"""PostgreSQL ends the statement that counts a selection after this time."""
 
 
 class OperatorActions:
@@ -31,6 +35,7 @@ class OperatorActions:
         actor: the person; written to the audit.
         why: the person's reason; written to the audit.
         engine: where the stubs are changed. None: the database's own.
+        run_id: identifies the entries of this work in the audit, at most 32 characters.
 
     Raises:
         UsageError: when the verb is another one.
@@ -44,6 +49,7 @@ class OperatorActions:
         actor: str,
         why: str,
         engine: Engine | None = None,
+        run_id: str | None = None,
     ) -> None:
         if verb not in VERBS:
             raise UsageError(f"{verb.value}: a person retries or voids; use one of these verbs")
@@ -51,6 +57,7 @@ class OperatorActions:
         self._engine = database.forgiving_engine if engine is None else engine
         self._actor = actor
         self._why = why
+        self._run_id = run_id
         operator_actions = operator_actions_of(database)
         self._step = operator_actions.retry if verb is StubEvent.RETRY else operator_actions.void
 
@@ -58,6 +65,13 @@ class OperatorActions:
         """Change the stubs with these ids. Yield, after each part, which of its stubs changed."""
         for at in range(0, len(message_ids), PAGE_ROWS):
             yield self._do(message_ids[at : at + PAGE_ROWS])
+
+    def change_seen(self, seen: Seen) -> dict[str, bool]:
+        """Change the stubs that are as a person saw them, in one transaction.
+
+        Return which of them changed. At most a few hundred at once.
+        """
+        return self._do(list(seen), seen)
 
     def reasons(self, message_ids: Sequence[str]) -> dict[str, str]:
         """Return why stubs were not changed: "there is no such stub", or "it is CONFIRMED"."""
@@ -92,10 +106,14 @@ class OperatorActions:
         for ids in chosen.pages():
             yield self._do(ids)
 
-    def _do(self, message_ids: Sequence[str]) -> dict[str, bool]:
+    def _do(self, message_ids: Sequence[str], seen: Seen | None = None) -> dict[str, bool]:
         with self._engine.begin() as connection:
             now = self._database.clock.now_on(connection)
-            return self._step(connection, message_ids, self._actor, self._why, now)
+            return self._step(
+                *(connection, message_ids, self._actor, self._why, now),
+                seen=seen,
+                run_id=self._run_id,
+            )
 
 
 class SelectedStubs:
@@ -114,6 +132,22 @@ class SelectedStubs:
         """Return the oldest `limit` stubs, without their content."""
         with self._engine.begin() as connection:
             return self._stubs.page(connection, 0, limit)[0]
+
+    def sums(self, until: datetime) -> list[StubSum]:
+        """Return how many there are by topic and groups; see `SqlStubList.sums`."""
+        with self._engine.begin() as connection:
+            limit_statements(connection, SUMS_SECONDS)
+            return self._stubs.sums(connection, until)
+
+    def seen_pages(self, until: datetime, limit: int) -> Iterator[Seen]:
+        """Yield when each was last changed, page by page; none that was changed after `until`."""
+        at = 0
+        while True:
+            with self._engine.begin() as connection:
+                seen, at = self._stubs.seen(connection, at, until, limit)
+            if not seen:
+                return
+            yield seen
 
     def pages(self) -> Iterator[list[str]]:
         """Yield the ids page by page. Stubs of earlier pages are not returned again."""

@@ -4,7 +4,8 @@ An action of a person applies to many stubs at once. In the caller's transaction
 one order, changes each stub whose status allows it, writes the audit, and closes the escalations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
@@ -22,6 +23,10 @@ from reliable_mq.outbox.stub import StubEvent, groups_of, groups_text, next_stat
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
 
 NO_STUB = "there is no such stub"
+CHANGED_SINCE = "it has changed since it was seen"
+
+Seen = Mapping[str, datetime]
+"""When each stub was last changed, as a person saw it, by message id."""
 
 
 class SqlSettlement:
@@ -114,6 +119,7 @@ class SqlOperatorActions:
             select(
                 stub.message_id,
                 *(stub[name] for name in _SEEN),
+                stub.update_date,
                 func.length(stub.content).label("size"),
             )
             .where(these)
@@ -131,38 +137,69 @@ class SqlOperatorActions:
         self._attempts = AttemptRestarts(logs, dialect)
 
     def retry(
-        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+        self,
+        connection: Connection,
+        message_ids: Sequence[str],
+        actor: str,
+        why: str,
+        now: float,
+        *,
+        seen: Seen | None = None,
+        run_id: str | None = None,
     ) -> dict[str, bool]:
-        """Let stubs be sent again from the start. False: no such stub, or a retry is illegal."""
+        """Let stubs be sent again from the start. False: no such stub, or a retry is illegal.
+
+        Args:
+            connection: the caller's transaction.
+            message_ids: of the stubs.
+            actor: the person.
+            why: the person's reason.
+            now: the time, seconds since the epoch.
+            seen: a stub that was changed at another time than this one stays as it is. None: the
+                person has not said what they saw.
+            run_id: identifies the entries in the audit that belong together.
+        """
         done, legal = self._change(
-            connection, StubEvent.RETRY, self._retry, message_ids, actor, why, now
+            connection, StubEvent.RETRY, message_ids, actor, why, now, seen, run_id
         )
         if legal:
             self._attempts.forget(connection, legal)
         return done
 
     def void(
-        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+        self,
+        connection: Connection,
+        message_ids: Sequence[str],
+        actor: str,
+        why: str,
+        now: float,
+        *,
+        seen: Seen | None = None,
+        run_id: str | None = None,
     ) -> dict[str, bool]:
-        """Void stubs. False: there is no such stub, or it was settled already."""
-        done, _ = self._change(connection, StubEvent.VOID, self._void, message_ids, actor, why, now)
+        """Void stubs. False: there is no such stub, or it was settled already. See `retry`."""
+        done, _ = self._change(
+            connection, StubEvent.VOID, message_ids, actor, why, now, seen, run_id
+        )
         return done
 
     def _change(
         self,
         connection: Connection,
         event: StubEvent,
-        statement: Any,
         message_ids: Sequence[str],
         actor: str,
         why: str,
         now: float,
+        known: Seen | None,
+        run_id: str | None,
     ) -> tuple[dict[str, bool], list[str]]:
         """Apply `event` to the stubs whose status allows it.
 
         Returns for each message id whether its stub was changed, and the ids of the changed stubs.
         """
         verb = event.value
+        statement = self._retry if event is StubEvent.RETRY else self._void
         rows = connection.execute(self._lock, {"ids": list(message_ids)}).all()
         seen: dict[str, Any] = {row.message_id: row._mapping for row in rows}
         before = {status.value for status in statuses_before(event)}
@@ -172,6 +209,7 @@ class SqlOperatorActions:
             if seen[each]["status"] in before
             # a tombstone of a half message has nothing to send
             and (event is not StubEvent.RETRY or seen[each]["size"])
+            and _is_as_known(seen[each], known)
         ]
         if legal:
             note = f"{verb} by hand{': ' if why else ''}{why}"
@@ -184,7 +222,8 @@ class SqlOperatorActions:
                 action=f"stub {verb}",
                 message_id=message_id,
                 changed=changed,
-                detail=_detail(seen.get(message_id), why, changed=changed),
+                detail=_detail(seen.get(message_id), why, known, changed=changed),
+                run_id=run_id,
             )
             for message_id, changed in done.items()
         ]
@@ -192,13 +231,19 @@ class SqlOperatorActions:
         return done, legal
 
 
-def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
+def _is_as_known(seen: Any, known: Seen | None) -> bool:
+    return known is None or known.get(seen["message_id"]) == seen["update_date"]
+
+
+def _detail(seen: Any, why: str, known: Seen | None, *, changed: bool) -> dict[str, Any]:
     if seen is None:
         return {"why": why, "outcome": NO_STUB}
     status = status_text(seen["status"])
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
     detail = {"why": why, "before": before | {"status": status}}
-    return detail if changed else detail | {"outcome": f"it is {status}"}
+    if changed:
+        return detail
+    return detail | {"outcome": f"it is {status}" if _is_as_known(seen, known) else CHANGED_SINCE}
 
 
 def settlement_of(database: Database) -> SqlSettlement:

@@ -7,7 +7,7 @@ before it asks the broker, and one after. `sql_dead_letters` says what a crash i
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -123,6 +123,10 @@ class DeadLetterActions:
                 outcome |= {(group, each): refusals[each] for each in ids}
         return outcome
 
+    def still_open(self, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Return those that nobody has retried, voided or consumed meanwhile."""
+        return [each for each in self._with_states(dead_letters) if each.status in _OPEN]
+
     def note_refused(self, refused: Outcome, *, actor: str, why: str) -> None:
         """Write refused retries to the audit of the first database."""
         for name, each in itertools.islice(self._databases.items(), 1):
@@ -149,6 +153,24 @@ class DeadLetterActions:
     def _states(self, name: str, group: str, ids: Sequence[str]) -> dict[str, DeadLetterState]:
         with self._databases[name].engine.begin() as connection:
             return self._books[name].states(connection, group, ids)
+
+
+def of_application(
+    dead_letters: Sequence[DeadLetter], groups: Collection[str] | None
+) -> list[DeadLetter]:
+    """Return those of an application: of its groups, or of a message with a stub in its databases.
+
+    Args:
+        dead_letters: any.
+        groups: the groups of the application; None: return all.
+    """
+    if groups is None:
+        return list(dead_letters)
+    return [
+        each
+        for each in dead_letters
+        if each.group in groups or (each.state is not None and each.state.has_stub)
+    ]
 
 
 def _groups(browser: Browser, group: str) -> list[str]:

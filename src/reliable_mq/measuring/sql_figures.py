@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select, text
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.database.sql_stub_table import waiting_kinds
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import EscalationKind
@@ -39,9 +40,7 @@ class SqlFigures:
         """Return the samples of the source "application", except whether the database is up."""
         database = self._database
         with database.engine.connect() as connection:
-            if database.engine.dialect.name == "postgresql":
-                limit_ms = int(STATEMENT_SECONDS * 1000)
-                connection.execute(text(f"SET LOCAL statement_timeout = {limit_ms}"))
+            limit_statements(connection, STATEMENT_SECONDS)
             now = database.clock.measured_now()
             return [*self._stubs(connection, now), *self._escalations(connection)]
 

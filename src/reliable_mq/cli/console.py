@@ -1,0 +1,139 @@
+"""`reliable-mq console`: serves the pages for the people on call."""
+
+import asyncio
+import getpass
+import ipaddress
+import logging
+import os
+import socket
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import log_options
+from reliable_mq.cli.database_options import application_of
+from reliable_mq.cli.saying import say
+from reliable_mq.cli.serving import stop_signals
+from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.errors import AddressRefused, UsageError
+from reliable_mq.extras import extra_of
+from reliable_mq.limits import PORT_MAX
+
+SECRET_VARIABLE = "RELIABLE_MQ_CONSOLE_SECRET"  # noqa: S105 - the name of a variable
+PASSWORD_LENGTH_MIN = 8
+
+
+@takes_options_of(options.named_place_of, "place")
+def command(
+    *,
+    place: options.Place,
+    broker: options.Broker = "",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: a free one.", min=0, max=PORT_MAX)] = 8080,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="The users who may log in: config/access.json of a broker, or a file of"
+            " --add-user. Default: nobody logs in, at 127.0.0.1 only.",
+            show_default=False,
+        ),
+    ] = None,
+    add_user: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Write this user into --users, and end; it asks for the password."
+        ),
+    ] = "",
+    role: Annotated[
+        str, typer.Option(help="The role of --add-user: viewer, operator or admin.")
+    ] = "viewer",
+    log_format: log_options.Format = None,
+    log_level: log_options.Level = None,
+) -> None:
+    """Serve pages: is anything wrong, where is a message, what to do about it.
+
+    When it is ready, it prints one line: "ready console=http://HOST:PORT". Without --users, it
+    serves this machine only, and everybody here is an admin. SIGTERM stops it.
+    """
+    with extra_of("reliable-mq console"):
+        import uvicorn  # noqa: PLC0415 - an extra
+
+        from reliable_mq.console import console_app  # noqa: PLC0415 - an extra
+    if add_user:
+        _add_user(users, add_user, role)
+        return
+    if users is None and not _is_here(host):
+        raise UsageError(
+            f"--host {host}: without --users, the console serves 127.0.0.1 only: everybody who"
+            " reaches it would be an admin; make a file with --users FILE --add-user NAME"
+        )
+    log_options.write_log(log_format, log_level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    mq = application_of(place, "console", broker="" if place.application else broker)
+    app = console_app(mq, users=users, broker=broker, secret=os.environ.get(SECRET_VARIABLE, ""))
+    try:
+        asyncio.run(_serve(uvicorn, app, host, port))
+    finally:
+        mq.close()
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _add_user(users: Path | None, name: str, role: str) -> None:
+    from reliable_mq.console.users import Role, add_user  # noqa: PLC0415 - as in `command`
+
+    if users is None:
+        raise UsageError("--add-user needs --users FILE: the file to write")
+    if role not in list(Role):
+        raise UsageError(f"--role takes {', '.join(Role)}, not {role!r}")
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"password of {name}: ")
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if len(password) < PASSWORD_LENGTH_MIN:
+        raise UsageError(f"a password has at least {PASSWORD_LENGTH_MIN} characters")
+    add_user(users, name, Role(role), password)
+    say(f"{name} may log in as {role}")
+
+
+async def _serve(uvicorn: Any, app: Any, host: str, port: int) -> None:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host.strip("[]"), port), family=family)
+    except OSError as error:
+        raise AddressRefused(
+            f"cannot listen at {host}:{port}: {error.strerror or error}; choose another --port"
+            " (0: a free one)"
+        ) from error
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=5,
+        lifespan="on",
+        h11_max_incomplete_event_size=65_536,
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # ours stop it
+    with stop_signals() as stop:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        shown = f"[{host}]" if ":" in host else host
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        print(f"ready console=http://{shown}:{listener.getsockname()[1]}", flush=True)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+        stopping.cancel()

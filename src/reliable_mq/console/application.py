@@ -1,0 +1,128 @@
+"""`console_app` returns the console as an ASGI application; `mount` puts it into another one."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.thread_upkeep import actor
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.extras import ExtraMissing
+
+for _module in ("starlette", "jinja2", "prometheus_client"):
+    if find_spec(_module) is None:
+        raise ExtraMissing(
+            f"{_module} is not installed; pip install 'reliable-mq[console]'", name=_module
+        )
+
+from starlette.applications import Starlette  # noqa: E402 - after the check
+from starlette.concurrency import run_in_threadpool  # noqa: E402
+from starlette.exceptions import HTTPException  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
+
+from reliable_mq.console.doing import Doing  # noqa: E402
+from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
+from reliable_mq.console.pages import Pages  # noqa: E402
+from reliable_mq.console.rendering import Renderer  # noqa: E402
+from reliable_mq.console.sessions import Seal  # noqa: E402
+from reliable_mq.console.sources import ConsoleSources  # noqa: E402
+from reliable_mq.console.users import UserFile  # noqa: E402
+from reliable_mq.console.work import Works  # noqa: E402
+
+
+def console_app(
+    mq: ReliableMQ,
+    *,
+    users: Path | str | None = None,
+    allow: Allow | None = None,
+    broker: str = "",
+    secret: str = "",
+) -> Starlette:
+    """Return the console of an application as an ASGI application.
+
+    Without `users` and `allow`, everybody who reaches it by a name of this machine is an admin.
+
+    Args:
+        mq: the application.
+        users: the file of its users: `config/access.json` of a broker, or a file that
+            `reliable-mq console --add-user` has made.
+        allow: returns the name and the role of who asks, or None; for an application that has its
+            own log-in.
+        broker: name servers; "": those of the application.
+        secret: signs the sessions. Processes that serve one console share it. "": a new one.
+
+    Raises:
+        ConfigurationError: the file of users cannot be read, or both ways in are given.
+        ExtraMissing: the extra `console` is not installed.
+    """
+    if users is not None and allow is not None:
+        raise ConfigurationError("give either users= or allow=")
+    door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
+    sources = ConsoleSources(mq, broker=broker)
+    seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
+    render, works = Renderer(mq.name), Works()
+    pages = Pages(sources, render, _metrics_of(mq))
+    doing = Doing(sources, render, seal, works)
+
+    @asynccontextmanager
+    async def closing(_app: Any) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(works.close)
+        sources.close()
+
+    return Starlette(
+        routes=[*pages.routes(), *doing.routes()],
+        middleware=[Middleware(PageGuard, door=door, seal=seal)],
+        exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
+        lifespan=closing,
+    )
+
+
+def mount(
+    app: Any,
+    path: str,
+    *,
+    mq: ReliableMQ,
+    users: Path | str | None = None,
+    allow: Allow | None = None,
+    broker: str = "",
+    secret: str = "",
+) -> None:
+    """Mount the console into an application of Starlette or FastAPI.
+
+    Args:
+        app: the application.
+        path: where, such as "/mq".
+        mq: the application's messaging.
+        users: see `console_app`.
+        allow: see `console_app`.
+        broker: see `console_app`.
+        secret: see `console_app`.
+
+    Raises:
+        ConfigurationError: nobody says who may see it. The address at which the application is
+            served is not known here.
+    """
+    if users is None and allow is None:
+        raise ConfigurationError(
+            "a mounted console needs users= (a file) or allow= (a function): else everybody who"
+            " reaches the application could use it"
+        )
+    app.mount(path, console_app(mq, users=users, allow=allow, broker=broker, secret=secret))
+
+
+def _metrics_of(mq: ReliableMQ) -> Any:
+    from prometheus_client import (  # noqa: PLC0415 - an extra
+        CONTENT_TYPE_LATEST,
+        CollectorRegistry,
+        ProcessCollector,
+        generate_latest,
+    )
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    mq.meter(registry).register_databases()
+    return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

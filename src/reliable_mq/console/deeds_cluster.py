@@ -1,0 +1,290 @@
+"""What a person lets be done to topics and groups: pause, resume, replay from a time.
+
+As `reliable-mq pause`, `group update --no-consume` and `group reset` do. A pause of a topic writes
+its entry to the audit itself; what brokers are asked is written to that of the first database.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from reliable_mq.cli.remote_words import words_of
+from reliable_mq.client.administering.cluster_reply import ClusterReply
+from reliable_mq.client.administering.groups import GroupChange
+from reliable_mq.client.administering.offset_resets import QueueReset
+from reliable_mq.client.administering.thread_admin import Admin
+from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
+from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
+from reliable_mq.console.users import Role
+from reliable_mq.console.work import Order, Outcome, Part
+from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
+from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.names import check_name
+from reliable_mq.reconcile.moments import parse_moment
+
+START, END = "start", "end"
+
+
+def _named(chosen: Chosen, kind: str) -> str:
+    """Return the topic or the group that a form names.
+
+    Raises:
+        NothingToDo: none is named.
+        ConfigurationError: the name is not legal.
+    """
+    name = chosen.more.get(kind, "").strip()
+    if not name:
+        raise NothingToDo(f"no {kind} is named")
+    check_name(kind, name, TOPIC_LENGTH_MAX if kind == "topic" else GROUP_LENGTH_MAX)
+    return name
+
+
+def _now(sources: ConsoleSources) -> datetime:
+    return utc_datetime(next(iter(sources.databases.values())).clock.measured_now())
+
+
+def _audited(
+    sources: ConsoleSources, action: str, order: Order, on: dict[str, Any], fault: str
+) -> None:
+    database = next(iter(sources.databases.values()))
+    act = AuditEntry(
+        actor=order.actor,
+        action=action,
+        message_id="",
+        changed=not fault,
+        detail={"why": order.why, "on": on} | ({"outcome": fault} if fault else {}),
+        run_id=order.number,
+    )
+    with database.forgiving_engine.begin() as connection:
+        now = database.clock.now_on(connection)
+        SqlAudit(database.audit).write_acts(connection, [act], now)
+
+
+def _one_part(
+    sources: ConsoleSources, order: Order, action: str, act: Callable[[], dict[str, Any]]
+) -> Part:
+    """Do one thing, and write it to the audit with its outcome."""
+    try:
+        on = act()
+    except ReliableMQError as error:
+        _audited(sources, action, order, {}, words_of(error))
+        raise
+    _audited(sources, action, order, on, "")
+    return Part({Outcome.DONE: 1})
+
+
+def _until(chosen: Chosen) -> datetime | None:
+    text = chosen.more.get("until", "").strip()
+    return parse_moment(text, "until", datetime.now(UTC)) if text else None
+
+
+def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
+    topic, until = _named(chosen, "topic"), _until(chosen)
+    if until is not None and until <= datetime.now(UTC):
+        raise NothingToDo("the end of the pause is over already: name a time to come, or none")
+    end = f"{until:%Y-%m-%d %H:%M:%S} UTC" if until else "it is resumed"
+    return Preview(
+        total=1,
+        lines=[f"topic {topic}, until {end}"],
+        happens=[
+            "Schedulers send no stubs of the topic again. New messages are still sent at once.",
+            "Committed stubs wait safely; nothing is lost.",
+        ],
+        doubles=[],
+        seen_at=_now(sources),
+    )
+
+
+def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+    chosen = sealed.chosen
+    topic, until = _named(chosen, "topic"), _until(chosen)
+    sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
+    yield Part({Outcome.DONE: 1})
+
+
+def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
+    topic = _named(chosen, "topic")
+    gates = sources.mq.resending.topics().values()
+    if not any(topic in each for each in gates):
+        raise NothingToDo(f"topic {topic} is neither paused nor closed")
+    return Preview(
+        total=1,
+        lines=[f"topic {topic}"],
+        happens=["The stubs that wait for the topic are due at once."],
+        doubles=[],
+        seen_at=_now(sources),
+    )
+
+
+def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+    topic = _named(sealed.chosen, "topic")
+    changed = sources.mq.resending.resume(topic, note=order.why, by=order.actor)
+    yield Part({Outcome.DONE if changed else Outcome.CHANGED: 1})
+
+
+def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview]:
+    def look(sources: ConsoleSources, chosen: Chosen) -> Preview:
+        group = _named(chosen, "group")
+        with _admin(sources) as admin:
+            answers = admin.groups.settings(group)
+        there = [name for name, each in answers.value.items() if each.may_consume != may_consume]
+        if not there:
+            state = "may consume already" if may_consume else "is paused already"
+            raise NothingToDo(f"group {group} {state} at {', '.join(answers.value)}")
+        happens = (
+            ["Its members get messages again, from where the group was."]
+            if may_consume
+            else [
+                "Brokers give its members no messages until it is resumed. Its messages wait.",
+                "Handlers that run now go on to their end.",
+            ]
+        )
+        return Preview(
+            total=1,
+            lines=[f"group {group} at broker {', '.join(there)}"],
+            happens=happens,
+            doubles=[],
+            seen_at=_now(sources),
+        )
+
+    return look
+
+
+def _admin(sources: ConsoleSources) -> Any:
+    if sources.why_no_cluster:
+        raise ClusterNotAsked(sources.why_no_cluster)
+    return sources.admin()
+
+
+def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]:
+    def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+        group = _named(sealed.chosen, "group")
+
+        def act() -> dict[str, Any]:
+            with _admin(sources) as admin:
+                done = admin.groups.update(group, GroupChange(may_consume=may_consume))
+            if done.failures:
+                raise next(iter(done.failures.values()))
+            return {"group": group, "brokers": list(done.value)}
+
+        action = "group resume" if may_consume else "group pause"
+        yield _one_part(sources, order, action, act)
+
+    return parts
+
+
+def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
+    group, topic, to = _named(chosen, "group"), _named(chosen, "topic"), chosen.more["to"]
+    if to == START:
+        return admin.offsets.reset_to_start(group, topic, dry_run=dry_run)
+    if to == END:
+        return admin.offsets.reset_to_end(group, topic, dry_run=dry_run)
+    return admin.offsets.reset_to_time(
+        group, topic, parse_moment(to, "to", datetime.now(UTC)), dry_run=dry_run
+    )
+
+
+def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
+    if not chosen.more.get("to", "").strip():
+        raise NothingToDo("say from when on the group reads again: a time, start, or end")
+    with _admin(sources) as admin:
+        answers = _reset(admin, chosen, dry_run=True)
+    if answers.failures:
+        away = [f"{name}: {words_of(error)}" for name, error in answers.failures.items()]
+        raise NothingToDo(f"a broker does not answer, so nothing is reset: {'; '.join(away)}")
+    changed = [each for each in answers.value if each.before != each.after]
+    if not changed:
+        raise NothingToDo("every queue is there already")
+    again = sum(max(0, each.before - each.after) for each in changed)
+    skipped = sum(max(0, each.after - each.before) for each in changed)
+    happens = [f"{again:,} messages come again."] if again else []
+    happens += [f"{skipped:,} messages are skipped: the group never gets them."] if skipped else []
+    doubles = (
+        [
+            "The group skips what its consume log knows as consumed.",
+            "A consumer without a consume log handles each of them once more.",
+            "So does one from which retention has removed the entries.",
+        ]
+        if again
+        else []
+    )
+    return Preview(
+        total=1,
+        lines=[
+            f"{each.queue.topic} at {each.queue.broker_name}, queue {each.queue.queue_id}:"
+            f" from {each.before:,} to {each.after:,}"
+            for each in changed
+        ],
+        happens=happens,
+        doubles=doubles,
+        seen_at=_now(sources),
+    )
+
+
+def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+    chosen = sealed.chosen
+
+    def act() -> dict[str, Any]:
+        with _admin(sources) as admin:
+            done = _reset(admin, chosen, dry_run=False)
+        if done.failures:
+            raise next(iter(done.failures.values()))
+        queues = {
+            f"{each.queue.broker_name}/{each.queue.queue_id}": [each.before, each.after]
+            for each in done.value
+        }
+        return {"group": chosen.more["group"], "topic": chosen.more["topic"], "queues": queues}
+
+    yield _one_part(sources, order, "group reset", act)
+
+
+PAUSE_TOPIC = Deed(
+    name="topic-pause",
+    title="Pause resending",
+    role=Role.OPERATOR,
+    of_list=None,
+    look=_look_pause,
+    parts=_pause_parts,
+    moments=("until",),
+    back="/topics?stopped=yes",
+)
+RESUME_TOPIC = Deed(
+    name="topic-resume",
+    title="Resume resending",
+    role=Role.OPERATOR,
+    of_list=None,
+    look=_look_resume,
+    parts=_resume_parts,
+    back="/topics",
+)
+PAUSE_GROUP = Deed(
+    name="group-pause",
+    title="Pause the group",
+    role=Role.OPERATOR,
+    of_list=None,
+    look=_look_group(may_consume=False),
+    parts=_group_parts(may_consume=False),
+    back="/groups",
+)
+RESUME_GROUP = Deed(
+    name="group-resume",
+    title="Resume the group",
+    role=Role.OPERATOR,
+    of_list=None,
+    look=_look_group(may_consume=True),
+    parts=_group_parts(may_consume=True),
+    back="/groups",
+)
+RESET_OFFSETS = Deed(
+    name="group-reset",
+    title="Reset its offsets",
+    role=Role.ADMIN,
+    of_list=None,
+    look=_look_reset,
+    parts=_reset_parts,
+    moments=("to",),
+    is_final=True,
+    back="/groups",
+)

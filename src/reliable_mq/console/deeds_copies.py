@@ -1,0 +1,123 @@
+"""Sends a changed copy of a dead letter: a new message of a transaction, with its audit entry."""
+
+from collections.abc import Iterator
+
+from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
+from reliable_mq.console.list_dead_letters import dead_letter_actions
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.users import Role
+from reliable_mq.console.work import Order, Outcome, Part
+from reliable_mq.errors import MessageRefused
+from reliable_mq.escalate.dead_letter import DeadLetter
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
+from reliable_mq.message_checks import OWN_FIELDS
+from reliable_mq.message_digest import NOT_COVERED
+
+COPY_OF = "copy_of"
+"""The user property of a copy: the id of the message that it was made of."""
+ACTION = "dlq copy"
+
+
+def letter_to_copy(sources: ConsoleSources, chosen: Chosen) -> DeadLetter:
+    """Return the dead letter that a form names.
+
+    Raises:
+        NothingToDo: there is none, or its payload is no text.
+    """
+    group, message_id = chosen.more.get("group", ""), chosen.more.get("id", "")
+    found = dead_letter_actions(sources).of_ids([message_id], group) if message_id else []
+    if len(found) != 1:
+        raise NothingToDo(f"group {group} has no dead letter {message_id}")
+    text_of(found[0])
+    return found[0]
+
+
+def text_of(dead_letter: DeadLetter) -> str:
+    """Return the payload of a dead letter as text.
+
+    Raises:
+        NothingToDo: it is no text.
+    """
+    try:
+        return dead_letter.message.body.decode()
+    except UnicodeDecodeError as error:
+        raise NothingToDo("its payload is no text: a form cannot change it") from error
+
+
+def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
+    letter = letter_to_copy(sources, chosen)
+    body = chosen.more.get("body", "")
+    if not body.strip():
+        raise NothingToDo("the payload is empty; RocketMQ carries no message without a body")
+    is_same = body == text_of(letter)
+    payload = "the same payload" if is_same else "a changed payload"
+    return Preview(
+        total=1,
+        lines=[
+            f"a new message of topic {letter.topic}, with {payload}, {len(body.encode())} bytes",
+            f"a copy of {letter.message.message_id}, which group {letter.group} has given up",
+        ],
+        happens=[
+            "The copy gets an id of its own, and the key, tag and headers of the dead letter.",
+            "The dead letter stays as it is: void its stub when the copy has had its effect.",
+        ],
+        doubles=[
+            "Every group that reads the topic gets the copy.",
+            "Also a group that has consumed the first message: the copy is another one for it.",
+        ],
+        seen_at=letter.time,
+    )
+
+
+def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+    chosen = sealed.chosen
+    try:
+        letter = letter_to_copy(sources, chosen)
+    except NothingToDo:
+        letter = None
+    if letter is None or letter.time != sealed.preview.seen_at:
+        yield Part({Outcome.CHANGED: 1})
+        return
+    message = letter.message
+    database = sources.databases[chosen.database]
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in NOT_COVERED | OWN_FIELDS
+    }
+    try:
+        with sources.mq.transaction(database=chosen.database) as tx:
+            message_id = tx.send(
+                letter.topic,
+                chosen.more["body"].encode(),
+                tag=message.tag,
+                key=message.keys[0] if message.keys else "",
+                ordering_key=message.ordering_key,
+                content_type=message.content_type or "text/plain; charset=utf-8",
+                properties={**properties, COPY_OF: message.message_id},
+            )
+            act = AuditEntry(
+                actor=order.actor,
+                action=ACTION,
+                message_id=message.message_id,
+                changed=True,
+                detail={"group": letter.group, "why": order.why, "copy": message_id},
+                run_id=order.number,
+            )
+            now = database.clock.now_on(tx.session.connection())
+            SqlAudit(database.audit).write_acts(tx.session.connection(), [act], now)
+    except MessageRefused as error:
+        yield Part({Outcome.REFUSED: 1}, (str(error),))
+        return
+    yield Part({Outcome.DONE: 1}, (f"the copy is message {message_id}",))
+
+
+COPY_DEAD_LETTER = Deed(
+    name="dead-letter-copy",
+    title="Send a changed copy",
+    role=Role.OPERATOR,
+    of_list=None,
+    look=_look,
+    parts=_parts,
+    back="/dead-letters",
+)

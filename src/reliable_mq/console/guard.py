@@ -1,0 +1,246 @@
+"""Stands before all pages: who asks, whether they may, and the headers of every answer.
+
+Without users, everybody at this machine is an admin. Then a page answers only to a name of this
+machine: a site of somebody else could point its own name at 127.0.0.1, and read the pages.
+"""
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reliable_mq.console.sessions import (
+    COOKIE,
+    SESSION_SECONDS,
+    FailedLogIns,
+    LogInSession,
+    Person,
+    Seal,
+    new_session,
+)
+from reliable_mq.console.users import ConsoleUser, Role, UserFile
+
+HERE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "testserver"})
+"""Names of this machine in a request; the last one is that of tests."""
+FORM_BYTES_MAX = 1_048_576
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
+    " form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+FREE_PATHS = ("/static/", "/healthz", "/readyz", "/log-in")
+
+Allow = Callable[[HTTPConnection], tuple[str, Role] | None]
+"""Returns the name and the role of who asks; None: nobody who may."""
+
+
+class Door(NamedTuple):
+    """How people get in. One of: users who log in; a function of the application; everybody here.
+
+    `local_name`: the name in the audit if there are no users.
+    """
+
+    users: UserFile | None
+    allow: Allow | None
+    local_name: str
+
+
+class PageGuard:
+    """An ASGI application around the pages.
+
+    Args:
+        app: the pages.
+        door: how people get in.
+        seal: signs the sessions.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self, app: ASGIApp, door: Door, seal: Seal, now: Callable[[], float] = time.time
+    ) -> None:
+        self._app = app
+        self._door = door
+        self._seal = seal
+        self._now = now
+        self._failed = FailedLogIns()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        session, cookie = self._session(request)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+                if cookie and "set-cookie" not in headers:
+                    headers.append("Set-Cookie", cookie)
+            await send(message)
+
+        refused = await run_in_threadpool(self._refused, request, session)
+        await (refused or self._app)(scope, receive, guarded)
+
+    def _session(self, request: Request) -> tuple[LogInSession, str]:
+        """Return the session, and the cookie to set; "": it has one."""
+        known = self._seal.session(request.cookies.get(COOKIE, ""), self._now())
+        if known is not None:
+            return known, ""
+        made = new_session("", self._now())
+        return made, self.cookie(request, made)
+
+    def cookie(self, request: Request, session: LogInSession) -> str:
+        """Return the header that sets the cookie of a session."""
+        path = request.scope.get("root_path", "") or "/"
+        secure = "; Secure" if request.url.scheme == "https" else ""
+        return (
+            f"{COOKIE}={self._seal.cookie(session)}; Path={path}; HttpOnly; SameSite=Strict;"
+            f" Max-Age={int(SESSION_SECONDS)}{secure}"
+        )
+
+    def _refused(self, request: Request, session: LogInSession) -> Response | None:
+        """Return the answer to who may not see the page; None: they may."""
+        request.state.session, request.state.guard = session, self
+        request.state.person = None
+        path = page_path(request)
+        if self._door.users is None and self._door.allow is None:
+            host = request.headers.get("host", "")
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if name not in HERE:
+                return PlainTextResponse(
+                    f"{name}: without users, the console answers to 127.0.0.1 and localhost only",
+                    421,
+                )
+        found = self._who(request, session)
+        if found is not None:
+            request.state.person = Person(*found, self._seal.token(session))
+            return None
+        if path.startswith(FREE_PATHS):
+            return None
+        if self._door.allow is not None:
+            return PlainTextResponse("the application does not let you see this page", 403)
+        if path == "/metrics":
+            basic = {"WWW-Authenticate": 'Basic realm="reliable-mq"'}
+            return PlainTextResponse("a user and a password are needed", 401, basic)
+        if request.method != "GET":
+            return PlainTextResponse("your session has ended: log in again, nothing was done", 401)
+        wanted = quote(path + (f"?{request.url.query}" if request.url.query else ""), safe="")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/log-in?to={wanted}", 303)
+
+    def _who(self, request: Request, session: LogInSession) -> tuple[str, Role] | None:
+        door = self._door
+        if door.allow is not None:
+            return door.allow(request)
+        if door.users is None:
+            return door.local_name, Role.ADMIN
+        user = door.users.users().get(session.user)
+        if user is None and page_path(request) == "/metrics":
+            user = self._basic(request)
+        return None if user is None else (user.name, user.role)
+
+    def _basic(self, request: Request) -> ConsoleUser | None:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "basic":
+            return None
+        try:
+            name, _, password = base64.b64decode(given).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        return self.log_in(request, name, password)[0]
+
+    @property
+    def has_users(self) -> bool:
+        """Whether people log in here."""
+        return self._door.users is not None
+
+    def log_in(self, request: Request, name: str, password: str) -> tuple[ConsoleUser | None, str]:
+        """Return the user of a name and a password, or None and why not."""
+        if self._door.users is None:
+            return None, "nobody logs in here"
+        address, now = request.client.host if request.client else "", self._now()
+        if (wait := self._failed.wait(address, now)) > 0:
+            return None, f"too many wrong passwords: try again in {wait:.0f} s"
+        user = self._door.users.checked(name, password)
+        if user is None:
+            self._failed.note(address, now)
+            return None, "there is no such user, or the password is another one"
+        return user, ""
+
+    def begin(self, request: Request, user: str, response: Response) -> None:
+        """Begin a session of a user; "": end the session."""
+        session = new_session(user, self._now())
+        response.headers.append("Set-Cookie", self.cookie(request, session))
+
+    def is_token(self, session: LogInSession, given: str) -> bool:
+        """Whether a form has the token of its session."""
+        return self._seal.is_token(session, given)
+
+    def token(self, session: LogInSession) -> str:
+        """Return the token of a session's forms."""
+        return self._seal.token(session)
+
+
+def page_path(request: HTTPConnection) -> str:
+    """Return the path of a page below the place where the console is mounted."""
+    path, root = request.scope["path"], request.scope.get("root_path", "")
+    return str(path.removeprefix(root)) if root and path.startswith(root) else str(path)
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form that was sent from one of our pages.
+
+    Raises:
+        HTTPException: 413: it is too long. 403: it has not the token of its session. 415: it is
+            in another format.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "a form is sent as application/x-www-form-urlencoded")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            raise HTTPException(413, f"a form has {FORM_BYTES_MAX} bytes at most")
+    fields: dict[str, list[str]] = {}
+    for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
+        fields.setdefault(name, []).append(value)
+    guard: PageGuard = request.state.guard
+    if not guard.is_token(request.state.session, (fields.pop("token", None) or [""])[0]):
+        raise HTTPException(403, "this form was not sent from a page of yours: load the page again")
+    return fields
+
+
+def must_be(request: Request, role: Role) -> Person:
+    """Return who asks.
+
+    Raises:
+        HTTPException: 403: they may not do that.
+    """
+    person: Person | None = request.state.person
+    if person is None or not person.role.may(role):
+        have = person.role.value if person else "nobody"
+        raise HTTPException(403, f"this needs the role {role.value}; you are {have}")
+    return person
+
+
+Fields = Mapping[str, Any]

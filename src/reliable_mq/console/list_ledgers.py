@@ -1,0 +1,202 @@
+"""The lists of a database's ledgers beside the stubs: consume logs, escalations, the audit."""
+
+from typing import Any
+
+from sqlalchemy import select
+
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_pages import page_of
+from reliable_mq.database.row_values import LogState
+from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
+from reliable_mq.escalate.audit_filter import AuditFilter
+from reliable_mq.escalate.escalation import EscalationKind
+from reliable_mq.escalate.sql_audit import SqlAudit, detail_of
+
+_LOG_STATES = ("received", "consumed")
+
+
+def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = database.logs
+        log = table.c
+        found = select(
+            *(log.message_id, log.consumer_group, log.topic, log.state, log.attempt, log.owner),
+            *(log.create_date, log.consume_date, log.in_doubt, log.failure, log.note),
+            *(log.broker_name, log.queue_id, log.offset),
+        )
+        for name, column in (
+            ("message", log.message_id),
+            ("group", log.consumer_group),
+            ("topic", log.topic),
+        ):
+            if wanted.text(name):
+                found = found.where(column == wanted.text(name))
+        if wanted.text("state"):
+            is_received = wanted.text("state") == "received"
+            found = found.where(received_rows(table) if is_received else consumed_rows(table))
+        if wanted.values.get("failed"):
+            found = found.where(log.failure.is_not(None))
+        if wanted.values.get("since"):
+            found = found.where(log.create_date >= wanted.values["since"])
+        if wanted.values.get("until"):
+            found = found.where(log.create_date < wanted.values["until"])
+        key = (log.message_id, log.consumer_group)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
+    return ListPage([_log_row(row) for row in rows], after)
+
+
+def _log_row(row: dict[str, Any]) -> dict[str, Any]:
+    state = "CONSUMED" if row["state"] == LogState.CONSUMED.value else "RECEIVED"
+    if state == "RECEIVED" and row["note"]:
+        state = "FAILED"
+    why = row["failure"] or row["note"] or ""
+    return {**row, "state": state, "failure": f"in doubt: {why}" if row["in_doubt"] else why}
+
+
+LOGS = RowList(
+    name="consume-logs",
+    title="Consume logs",
+    summary="What consumer groups did with messages: attempts and effects, the newest message"
+    " first.",
+    empty=(
+        "No entry matches. Take a condition away, or look in another database: a consumer writes"
+        " to the database of its effects."
+    ),
+    columns=(
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("state", "State", "state"),
+        ListColumn("attempt", "Attempts", "number"),
+        ListColumn("create_date", "First attempt", "time"),
+        ListColumn("consume_date", "Effect", "time"),
+        ListColumn("failure", "Why the last attempt had none"),
+        ListColumn("owner", "Runs at"),
+    ),
+    fields=(
+        Field("group", "Consumer group"),
+        Field("topic", "Topic"),
+        Field("state", "State", "choice", _LOG_STATES),
+        Field("failed", "An attempt failed", "flag"),
+        Field("since", "First attempt since", "moment", hint="-1h or a UTC time"),
+        Field("until", "First attempt until", "moment", hint="-5m or a UTC time"),
+        Field("message", "Message id"),
+    ),
+    page=_logs,
+    of_database=True,
+)
+
+
+def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        column = database.escalations.c
+        found = select(database.escalations)
+        for name, each in (
+            ("kind", column.kind),
+            ("message", column.message_id),
+            ("group", column.consumer_group),
+            ("topic", column.topic),
+        ):
+            if wanted.text(name):
+                found = found.where(each == wanted.text(name))
+        if wanted.values.get("open"):
+            found = found.where(column.open_key.is_not(None))
+        if wanted.values.get("since"):
+            found = found.where(column.create_date >= wanted.values["since"])
+        rows, after = page_of(connection, found, (column.seq,), wanted.cursor, wanted.limit)
+    return ListPage([_escalation_row(row) for row in rows], after)
+
+
+def _escalation_row(row: dict[str, Any]) -> dict[str, Any]:
+    is_open = row["open_key"] is not None
+    closed = f"closed: {row['close_reason']}" if row["close_reason"] else "closed"
+    kept = {name: value for name, value in row.items() if name not in ("seq", "open_key")}
+    return kept | {"state": "open" if is_open else closed}
+
+
+ESCALATIONS = RowList(
+    name="escalations",
+    title="Escalations",
+    summary="What did not settle by itself, and was told to people, the newest first.",
+    empty="No escalation matches. Without a condition: nothing ever needed a person here.",
+    columns=(
+        ListColumn("create_date", "Since", "time"),
+        ListColumn("kind", "What"),
+        ListColumn("state", "State", "state"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("message_key", "Key"),
+        ListColumn("reason", "Reason"),
+        ListColumn("close_date", "Closed", "time"),
+    ),
+    fields=(
+        Field("open", "Is open", "flag"),
+        Field("kind", "What", "choice", tuple(each.value for each in EscalationKind)),
+        Field("topic", "Topic"),
+        Field("group", "Consumer group"),
+        Field("since", "Since", "moment", hint="-1h or a UTC time"),
+        Field("message", "Message id"),
+    ),
+    page=_escalations,
+    of_database=True,
+)
+
+
+def _audit(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        audit = SqlAudit(database.audit)
+        column = database.audit.c
+        found = audit.wanted(
+            AuditFilter(
+                since=wanted.values.get("since"),
+                until=wanted.values.get("until"),
+                actor=wanted.text("by"),
+                action=wanted.text("action"),
+                text=wanted.text("holds"),
+                is_changed=bool(wanted.values.get("changed")),
+            )
+        )
+        if wanted.text("work"):
+            found = found.where(column.run_id == wanted.text("work"))
+        rows, after = page_of(connection, found, (column.seq,), wanted.cursor, wanted.limit)
+    return ListPage([_audit_row(row) for row in rows], after)
+
+
+def _audit_row(row: dict[str, Any]) -> dict[str, Any]:
+    detail = detail_of(row["detail"])
+    return {
+        **{name: value for name, value in row.items() if name != "seq"},
+        "detail": detail,
+        "why": detail.get("why") or detail.get("reason") or "",
+        "outcome": "changed" if row["changed"] else str(detail.get("outcome") or "not changed"),
+    }
+
+
+AUDIT = RowList(
+    name="audit",
+    title="Audit",
+    summary="What people and repairs have changed, and what they were refused, the newest first.",
+    empty="No entry matches. Take a condition away, or look in another database.",
+    columns=(
+        ListColumn("create_date", "When", "time"),
+        ListColumn("actor", "Who"),
+        ListColumn("action", "What"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("outcome", "Outcome"),
+        ListColumn("why", "Reason"),
+        ListColumn("run_id", "Work"),
+    ),
+    fields=(
+        Field("by", "Who"),
+        Field("action", "What holds"),
+        Field("holds", "Message or detail holds"),
+        Field("since", "Since", "moment", hint="-1h or a UTC time"),
+        Field("until", "Until", "moment", hint="-5m or a UTC time"),
+        Field("changed", "Changed something", "flag"),
+        Field("work", "Number of the work"),
+    ),
+    page=_audit,
+    of_database=True,
+)

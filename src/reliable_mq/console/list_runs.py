@@ -1,0 +1,189 @@
+"""The lists of reconciliation, from the tables of a database: its runs, and their findings."""
+
+import json
+from typing import Any
+
+from sqlalchemy import MetaData, exists, func, inspect, select
+
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_pages import page_of, part_of
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.reconcile.judgement.verdict import Verdict
+
+_NO_TABLES = (
+    "no reconciliation has written to this database: begin one with reliable-mq reconcile",
+)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = run_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        found = select(
+            *(column.run_id, column.kind, column.previous_run_id, column.as_of, column.since),
+            *(column.until, column.finish_date, column.is_clean, column.findings),
+            *(column.verdicts, column.whole),
+        )
+        if wanted.values.get("findings"):
+            found = found.where(column.findings > 0)
+        if wanted.values.get("since"):
+            found = found.where(column.finish_date >= wanted.values["since"])
+        rows, after = page_of(connection, found, (column.run_id,), wanted.cursor, wanted.limit)
+    return ListPage([_run_row(row) for row in rows], after)
+
+
+def _run_row(row: dict[str, Any]) -> dict[str, Any]:
+    verdicts, missing = _object(row["verdicts"]), _object(row["whole"])
+    return {
+        **row,
+        "verdicts": verdicts,
+        "whole": missing,
+        "state": "clean"
+        if row["is_clean"]
+        else "has findings"
+        if row["findings"]
+        else "incomplete",
+        "shown_verdicts": [f"{name}: {count}" for name, count in verdicts.items()],
+        "missing": "; ".join(f"{name}: {why}" for name, why in missing.items() if why),
+    }
+
+
+RUNS = RowList(
+    name="runs",
+    title="Reconciliation",
+    summary="Runs of reconciliation, the newest first. A run's findings are in Findings.",
+    empty="No run matches. Begin one with: reliable-mq reconcile",
+    columns=(
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("state", "Result", "state"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("shown_verdicts", "Verdicts", "words"),
+        ListColumn("as_of", "As of", "time"),
+        ListColumn("since", "Messages since", "time"),
+        ListColumn("until", "Until", "time"),
+        ListColumn("kind", "Kind"),
+        ListColumn("finish_date", "Ended", "time"),
+        ListColumn("missing", "What is missing"),
+    ),
+    fields=(
+        Field("findings", "Has findings", "flag"),
+        Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
+    ),
+    page=_runs,
+    of_database=True,
+)
+
+
+def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = finding_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        found = select(table)
+        for name, each in (
+            ("run", column.run_id),
+            ("verdict", column.verdict),
+            ("topic", column.topic),
+            ("group", column.consumer_group),
+            ("message", column.message_id),
+        ):
+            if wanted.text(name):
+                found = found.where(each == wanted.text(name))
+        if wanted.text("not_in"):
+            other = table.alias()
+            found = found.where(
+                ~exists().where(
+                    other.c.run_id == wanted.text("not_in"),
+                    other.c.message_id == column.message_id,
+                    other.c.consumer_group == column.consumer_group,
+                    other.c.verdict == column.verdict,
+                )
+            )
+        key = (column.run_id, column.message_id, column.consumer_group)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
+    return ListPage([_finding_row(row) for row in rows], after)
+
+
+def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
+    evidence = _object(row["evidence"])
+    said = evidence.get("sentence") or ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in evidence.items()
+    )
+    return {**row, "evidence": evidence, "said": str(said)}
+
+
+FINDINGS = RowList(
+    name="findings",
+    title="Findings",
+    summary="Messages that reconciliation found not to be settled, of the newest run first.",
+    empty="No finding matches. Without a condition: every run was clean.",
+    columns=(
+        ListColumn("verdict", "Verdict"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("said", "Evidence"),
+        ListColumn("run_id", "Run", "run"),
+        ListColumn("first_run_id", "First found by", "run"),
+    ),
+    fields=(
+        Field("verdict", "Verdict", "choice", tuple(each.value for each in Verdict)),
+        Field("run", "Run"),
+        Field("topic", "Topic"),
+        Field("group", "Consumer group"),
+        Field("message", "Message id"),
+        Field("not_in", "That this run does not have"),
+    ),
+    page=_findings,
+    of_database=True,
+)
+
+
+def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    with sources.reading(wanted.database) as (database, connection):
+        table = finding_table(MetaData(), database.prefix)
+        if not inspect(connection).has_table(table.name):
+            return ListPage((), away=_NO_TABLES)
+        column = table.c
+        run = wanted.text("run")
+        if not run:
+            run = connection.execute(select(func.max(column.run_id))).scalar_one() or ""
+        number = func.count()
+        by = (column.topic, column.consumer_group, column.verdict)
+        found = select(*by, number.label("findings")).where(column.run_id == run).group_by(*by)
+        if wanted.text("topic"):
+            found = found.where(column.topic == wanted.text("topic"))
+        ordered = found.order_by(number.desc(), *by)
+        rows = [{"run_id": run, **row._mapping} for row in connection.execute(ordered)]
+    page, after = part_of(rows, wanted.cursor, wanted.limit)
+    return ListPage(page, after)
+
+
+VERDICTS = RowList(
+    name="verdicts",
+    title="Verdicts by topic",
+    summary="How many findings of each verdict a run has, by topic and group: of the newest run.",
+    empty="No finding matches: the run was clean, or there is no such run.",
+    columns=(
+        ListColumn("topic", "Topic"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("verdict", "Verdict"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("run_id", "Run", "run"),
+    ),
+    fields=(Field("run", "Run"), Field("topic", "Topic")),
+    page=_verdicts,
+    of_database=True,
+)

@@ -1,0 +1,82 @@
+"""The list of stubs: the messages that transactions have committed, the newest first."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage, number_of
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.database.row_values import StubStatus
+from reliable_mq.escalate.sql_stub_list import SqlStubList
+from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.outbox.stub import groups_of
+
+
+def stub_filter_of(wanted: WantedPage) -> StubFilter:
+    """Return the filter of stubs that the fields of a page name."""
+    status = wanted.text("status")
+    return StubFilter(
+        status=StubStatus[status.upper()] if status else None,
+        escalated=bool(wanted.values.get("escalated")),
+        topic=wanted.text("topic"),
+        tag=wanted.text("tag"),
+        key=wanted.text("key"),
+        ordering_key=wanted.text("ordering_key"),
+        group=wanted.text("group"),
+        since=wanted.values.get("since"),
+        until=wanted.values.get("until"),
+        note=wanted.text("note_holds"),
+    )
+
+
+def _page(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    before = number_of(wanted.cursor)
+    with sources.reading(wanted.database) as (database, connection):
+        stubs = SqlStubList(database.stubs, database.logs, stub_filter_of(wanted))
+        rows, last = stubs.newest_before(connection, before, wanted.limit)
+    return ListPage([_row(row) for row in rows], "" if last is None else str(last))
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    is_parked = row["status"] == StubStatus.UNCONFIRMED.name and row["resend_time"] is None
+    return {
+        **row,
+        "required_groups": list(groups_of(row["required_groups"])),
+        "state": "WAITS FOR A PERSON" if is_parked else row["status"],
+    }
+
+
+STUBS = RowList(
+    name="stubs",
+    title="Stubs",
+    summary="Messages that transactions have committed, the newest first.",
+    empty=(
+        "No stub matches. Take a condition away, or look in another database. Settled stubs are "
+        "removed after their retention time."
+    ),
+    columns=(
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("state", "State", "state"),
+        ListColumn("topic", "Topic", "topic"),
+        ListColumn("message_key", "Key"),
+        ListColumn("required_groups", "Groups", "words"),
+        ListColumn("create_date", "Committed", "time"),
+        ListColumn("count", "Sends", "number"),
+        ListColumn("resend_time", "Next send", "time"),
+        ListColumn("note", "Note"),
+    ),
+    fields=(
+        Field("escalated", "Waits for a person", "flag"),
+        Field("status", "Status", "choice", tuple(each.name.lower() for each in StubStatus)),
+        Field("topic", "Topic"),
+        Field("key", "Message key"),
+        Field("group", "Group that has not consumed"),
+        Field("since", "Since", "moment", hint="-1h or a UTC time"),
+        Field("until", "Until", "moment", hint="-5m or a UTC time"),
+        Field("tag", "Tag"),
+        Field("ordering_key", "Ordering key"),
+        Field("note_holds", "Note holds"),
+    ),
+    page=_page,
+    of_database=True,
+    id_of=lambda row: str(row["message_id"]),
+)

@@ -1,0 +1,151 @@
+"""Finds what a person types into the one search box: messages, topics and consumer groups.
+
+A message is found by its id, its business key, or its offset id. What is away is named, and what
+the others know is shown.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from reliable_mq.cli.found_messages import (
+    history_of,
+    ids_at_brokers,
+    ids_by_key,
+    overview,
+)
+from reliable_mq.cli.message_standing import Standing, standing
+from reliable_mq.client.administering.thread_all_progress import GroupLine
+from reliable_mq.console.sources import STATEMENT_SECONDS, ClusterState, ConsoleSources, ask
+from reliable_mq.database.sql_database import Database
+from reliable_mq.errors import NotFound, UsageError
+from reliable_mq.escalate.timeline import MessageHistory, merged
+
+TEXT_LENGTH_MAX = 300
+KEY_SECONDS = 2.0
+"""PostgreSQL looks for a key for this time at most: the tables have no index for it."""
+_OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+
+
+class Match(NamedTuple):
+    """A message that was found."""
+
+    message_id: str
+    topic: str
+    key: str
+    groups: tuple[str, ...]
+    time: datetime | None
+    standing: Standing
+
+
+class SearchResult(NamedTuple):
+    """What was found. `away`: a line for each source that could not be asked."""
+
+    messages: tuple[Match, ...]
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    away: tuple[str, ...]
+
+
+class Known(NamedTuple):
+    """What databases know of a message, and a line for each that is away."""
+
+    history: MessageHistory
+    away: tuple[str, ...]
+
+
+def known_of(sources: ConsoleSources, message_id: str) -> Known:
+    """Return what all databases know about a message."""
+    histories, away = [], []
+    for name, database in sources.databases.items():
+        answer = ask(_history(database, message_id))
+        if answer.value is None:
+            away.append(f"Database {name}: {answer.fault}")
+        else:
+            histories.append(answer.value)
+    return Known(merged(histories), tuple(away))
+
+
+def _history(database: Database, message_id: str) -> Callable[[], MessageHistory]:
+    return lambda: history_of([database], message_id, STATEMENT_SECONDS)
+
+
+def search(sources: ConsoleSources, text: str) -> SearchResult:
+    """Return all that has the text as its id, key or name."""
+    away: dict[str, None] = {}
+    known = known_of(sources, text)
+    away |= dict.fromkeys(known.away)
+    histories = {} if known.history.is_empty else {text: known.history}
+    if not histories:
+        for each in _ids(sources, text, away):
+            found = known_of(sources, each)
+            away |= dict.fromkeys(found.away)
+            histories[each] = found.history
+    matches = [_match(each, history) for each, history in histories.items()]
+    cluster = sources.cluster.look()
+    groups = {*(sources.mq._declared.groups), *(each.group for each in _lines(cluster.value))}
+    return SearchResult(
+        tuple(matches),
+        tuple(_named(sources.mq.topics, text)),
+        tuple(_named(groups, text)),
+        tuple(away),
+    )
+
+
+def _lines(state: ClusterState | None) -> Sequence[GroupLine]:
+    return state.groups if state is not None else ()
+
+
+def _named(names: Iterable[str], text: str) -> list[str]:
+    wanted = text.casefold()
+    return sorted(each for each in names if wanted in each.casefold())[:20]
+
+
+def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the ids of the messages with a key or an offset id."""
+    found: dict[str, None] = {}
+    for name, database in sources.databases.items():
+        answer = ask(_by_key(database, text))
+        if answer.value is None:
+            away[f"Database {name}, by key: {answer.fault}"] = None
+        else:
+            found |= dict.fromkeys(answer.value)
+    if sources.why_no_cluster:
+        away[f"Broker: {sources.why_no_cluster}"] = None
+        return list(found)
+    if _OFFSET_ID.fullmatch(text):
+        offset = ask(lambda: _by_offset_id(sources, text))
+        found |= dict.fromkeys(offset.value or ())
+        if offset.value is None:
+            away[f"Broker: {offset.fault}"] = None
+    if not found:
+        answer = ask(lambda: ids_at_brokers(sources.found, text))
+        found |= dict.fromkeys(answer.value or ())
+        if answer.value is None:
+            away[f"Broker: {answer.fault}"] = None
+    return list(found)
+
+
+def _by_key(database: Database, text: str) -> Callable[[], list[str]]:
+    return lambda: ids_by_key([database], text, KEY_SECONDS)
+
+
+def _by_offset_id(sources: ConsoleSources, text: str) -> list[str]:
+    with sources.admin() as admin:
+        try:
+            return [admin.messages.by_offset_id(text).message_id]
+        except (NotFound, UsageError):
+            return []
+
+
+def _match(message_id: str, history: MessageHistory) -> Match:
+    row = overview(history, message_id)
+    return Match(
+        message_id,
+        str(row["topic"]),
+        str(row["key"]),
+        tuple(row["groups"]),
+        row["time"],
+        standing(message_id, history),
+    )

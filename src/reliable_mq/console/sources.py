@@ -1,0 +1,201 @@
+"""What a console reads: the databases, the cluster and the last runs of one application.
+
+Each source may be away. Then `Answer.fault` says so in one line, and the page shows the rest.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.cli.database_options import OpenedDatabase
+from reliable_mq.cli.found_messages import why_not_asked
+from reliable_mq.cli.remote_words import words_of
+from reliable_mq.client.administering.thread_admin import Admin
+from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
+from reliable_mq.client.configured import configured
+from reliable_mq.client.connecting.namespace import Namespace
+from reliable_mq.client.thread_client import Client
+from reliable_mq.console.kept import KeptValue
+from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import fault_line, known_fault
+from reliable_mq.database.sql_statement_limit import limit_statements
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.measuring.sql_figures import SqlFigures
+from reliable_mq.measuring.sql_last_run import LastRun, last_run
+from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
+from reliable_mq.telemetry.families import Sample
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 8.0
+"""A page waits for a source for this time."""
+STATEMENT_SECONDS = 5.0
+"""PostgreSQL ends a statement of a page after this time."""
+FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
+
+
+class Answer(NamedTuple, Generic[T]):
+    """The answer of a source. `value` None: there is none, and `fault` says why in one line."""
+
+    value: T | None
+    fault: str = ""
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """The consumer groups of the cluster, and why brokers did not answer, by their names."""
+
+    groups: list[GroupLine]
+    failures: dict[str, str]
+
+
+class KeptOfDatabase(NamedTuple):
+    """What is kept of one database."""
+
+    figures: KeptValue[list[Sample]]
+    throughput: KeptValue[dict[Happening, list[int]]]
+    run: KeptValue[LastRun | None]
+
+
+class ConsoleSources:
+    """The sources of a console.
+
+    Invariant: there is one client of the cluster at most.
+
+    Args:
+        mq: the application.
+        broker: name servers; "": those of the application.
+    """
+
+    def __init__(self, mq: ReliableMQ, *, broker: str = "") -> None:
+        self.mq = mq
+        self.broker = broker or mq.settings.broker
+        self.client_settings = configured(mq.settings)
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self.cluster = KeptValue(self._cluster_state, CLUSTER_SECONDS)
+        wait_max = max(mq.settings.resend_waits_seconds)
+        self.kept: dict[str, KeptOfDatabase] = {
+            name: KeptOfDatabase(
+                KeptValue(SqlFigures(name, database, wait_max).read, FIGURES_SECONDS),
+                KeptValue(SqlThroughput(database).read, THROUGHPUT_SECONDS),
+                KeptValue(_run_of(database), RUN_SECONDS),
+            )
+            for name, database in self.databases.items()
+        }
+
+    @property
+    def databases(self) -> Mapping[str, Database]:
+        """The databases of the application, by name; the first one is asked by default."""
+        return self.mq.databases
+
+    @property
+    def found(self) -> OpenedDatabase:
+        """The application in the form that the functions of commands take."""
+        databases = self.databases
+        first = next(iter(databases.values()))
+        groups = self.mq._declared.groups
+        topics = self.mq.topics
+        return OpenedDatabase(first, databases, self.broker, self.client_settings, topics, groups)
+
+    def whole_name(self, topic: str) -> str:
+        """Return the name of a topic at brokers: with its namespace, if there is one."""
+        return Namespace(self.client_settings.namespace).full_name(topic)
+
+    @property
+    def why_no_cluster(self) -> str:
+        """Why the cluster cannot be asked; "": it can."""
+        return why_not_asked(self.broker)
+
+    @contextmanager
+    def reading(self, database: str) -> Iterator[tuple[Database, Connection]]:
+        """Open a database and a connection whose statements end in time.
+
+        Raises:
+            ConfigurationError: there is no such database.
+        """
+        chosen = self.databases[database]
+        with chosen.forgiving_engine.begin() as connection:
+            limit_statements(connection, STATEMENT_SECONDS)
+            yield chosen, connection
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Give the client of the cluster. It is kept open for all pages."""
+        with self._lock:
+            if self._client is None:
+                settings = msgspec.structs.replace(self.client_settings, namespace="")
+                client = Client(self.broker, settings=settings)
+                client.start()
+                self._client = client
+            client = self._client
+        yield client
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """Give the administration of the cluster."""
+        with self.client() as client:
+            yield client.admin
+
+    def _cluster_state(self) -> ClusterState:
+        if self.why_no_cluster:
+            raise ClusterNotAsked(self.why_no_cluster)
+        with self.admin() as admin:
+            answers = all_progress(admin)
+        return ClusterState(
+            answers.value, {name: words_of(error) for name, error in answers.failures.items()}
+        )
+
+    def close(self) -> None:
+        """Close the client of the cluster."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class ClusterNotAsked(ReliableMQError):
+    """The cluster cannot be asked; the text says why."""
+
+
+def _run_of(database: Database) -> Callable[[], LastRun | None]:
+    return lambda: last_run(database)
+
+
+def ask(read: Callable[[], T], seconds: float = ANSWER_SECONDS) -> Answer[T]:
+    """Return what `read` returns, or why there is no answer. It waits `seconds` at most.
+
+    A database that is cut off may take minutes to fail. So each reading has its own thread.
+
+    Raises:
+        Exception: what `read` raised, if it is neither ours nor the database's.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="reliable-mq-console-ask", daemon=True).start()
+    try:
+        return Answer(answer.result(seconds))
+    except NotInTime:
+        return Answer(None, f"no answer within {seconds:g} s")
+    except (ReliableMQError, SQLAlchemyError, OSError) as error:
+        return Answer(None, fault_of(error))
+
+
+def fault_of(error: Any) -> str:
+    """Return an error in one line for a page."""
+    if isinstance(error, SQLAlchemyError):
+        return known_fault(error) or f"the database says: {fault_line(error)}"
+    return words_of(error)

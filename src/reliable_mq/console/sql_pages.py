@@ -1,0 +1,87 @@
+"""Reads pages of a table by its key: each page begins behind the last row of the one before.
+
+A cursor is the key of that row, as JSON. So a page is as quick at the end of a list as at its
+beginning, and rows that come meanwhile move no other row.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, Select, tuple_
+
+from reliable_mq.console.lists import FilterFault
+from reliable_mq.plain_text import printable
+
+MAX_NUMBER = 2**63 - 1
+
+
+def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
+    """Return the values of a key that a cursor is; None for "".
+
+    Raises:
+        FilterFault: it is no place in this list.
+    """
+    if not cursor:
+        return None
+    try:
+        values = json.loads(cursor)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, list) or len(values) != len(key):
+        raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+    for value, column in zip(values, key, strict=True):
+        kind = column.type.python_type
+        is_number = kind is int and abs(value) <= MAX_NUMBER if type(value) is int else False
+        is_text = kind is str and type(value) is str and "\0" not in value
+        if not (is_number or is_text):
+            raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+    return tuple(values)
+
+
+def page_of(
+    connection: Connection,
+    wanted: Select[Any],
+    key: Sequence[Column[Any]],
+    cursor: str,
+    limit: int,
+) -> tuple[list[dict[str, Any]], str]:
+    """Return a page of rows, the greatest keys first, and the cursor of the next page.
+
+    Args:
+        connection: the caller's transaction.
+        wanted: the rows without order; selects the columns of the key, too.
+        key: a unique key.
+        cursor: "": the first page.
+        limit: at most this many rows.
+
+    Raises:
+        FilterFault: the cursor is no place in this list.
+    """
+    after = key_of(cursor, key)
+    if after is not None:
+        is_before: ColumnElement[bool] = (
+            key[0] < after[0] if len(key) == 1 else tuple_(*key) < tuple_(*after)
+        )
+        wanted = wanted.where(is_before)
+    wanted = wanted.order_by(*(each.desc() for each in key)).limit(limit + 1)
+    rows = [dict(row._mapping) for row in connection.execute(wanted)]
+    if len(rows) <= limit:
+        return rows, ""
+    last = rows[limit - 1]
+    return rows[:limit], json.dumps([last[each.name] for each in key])
+
+
+def part_of(
+    rows: Sequence[Mapping[str, Any]], cursor: str, limit: int
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Return a page of rows that are all in memory, and the cursor of the next one: a number.
+
+    Raises:
+        FilterFault: the cursor is no number.
+    """
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
+        raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+    begin = int(cursor or 0)
+    end = begin + limit
+    return list(rows[begin:end]), str(end) if end < len(rows) else ""

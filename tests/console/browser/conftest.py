@@ -1,0 +1,84 @@
+"""A console that is served, and Debian's Chromium, which Playwright drives."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import uvicorn
+from tests.console.planted_rows import (
+    NOW,
+    insert_rows,
+    log,
+    message_id,
+    plant_everywhere,
+    run,
+    stub,
+)
+from tests.postgres_databases import new_database
+from tests.waiting import until
+
+from reliable_mq import ReliableMQ
+from reliable_mq.console import console_app
+from reliable_mq.database.attempt_list import AttemptEnd, line_of
+from reliable_mq.testing.local_servers import LocalPostgres, free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+SCREENSHOTS = Path("build/console")
+STORY = message_id(500)
+"""A message with attempts, siblings and a payload."""
+
+
+def _fill(mq: ReliableMQ) -> None:
+    rows = [stub(number, message_key=f"order-{number}") for number in range(2, 40)]
+    rows[3] |= {"resend_time": None, "note": "the broker refused it: the topic does not exist"}
+    story = stub(1, message_id=STORY, message_key="order-4711", broker_name="broker-a")
+    story |= {"queue_id": 2, "offset": 31, "content": b'{"order": 4711, "total": "12.50"}'}
+    rows += [story, stub(1, message_id=message_id(501), create_date=story["create_date"])]
+    insert_rows(mq.database, "message_stub", *rows)
+    begun = story["create_date"].timestamp()
+    failed = line_of(1, begun + 1.5, AttemptEnd.FAILED, "the payment provider timed out")
+    insert_rows(mq.database, "consume_log", log(story, attempt=2, failures=failed))
+    insert_rows(mq.database, "consume_log", *[log(each) for each in rows[:30]])
+    insert_rows(mq.database, "reconcile_run", run(run_id="night", findings=2, finish_date=NOW))
+    plant_everywhere(mq.database)
+
+
+@pytest.fixture(scope="session")
+def served(
+    postgres_server: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Give the address of a console with a bit of everything."""
+    with new_database(postgres_server) as url:
+        folder = tmp_path_factory.mktemp("browser")
+        mq = ReliableMQ("shop", database=url, broker=f"embedded:{folder}/store")
+        mq.topic("orders", groups=["billing"])
+        mq.create_tables()
+        _fill(mq)
+        port = free_port()
+        config = uvicorn.Config(console_app(mq), port=port, log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{port}"
+        server.should_exit = True
+        thread.join()
+        mq.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator["Browser"]:
+    """Give a browser without a window."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="make console-browser installs it")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,0 +1,42 @@
+"""An application whose console the tests visit, and a browser that follows no redirect."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from reliable_mq import ReliableMQ
+from reliable_mq.console import console_app
+
+Browse = Callable[..., TestClient]
+
+
+@pytest.fixture
+def mq(postgres_url: str, tmp_path: Path) -> Iterator[ReliableMQ]:
+    """Give an application with tables and a handler. No broker can be asked."""
+    made = ReliableMQ("shop", database=postgres_url, broker=f"embedded:{tmp_path}/store")
+    made.topic("orders", groups=["billing"])
+
+    @made.consumer("orders", group="billing")
+    def pay(_order: dict[str, Any]) -> None: ...
+
+    made.create_tables()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def browse(mq: ReliableMQ) -> Iterator[Browse]:
+    """Give what opens the console of an application, by default of `mq`."""
+    opened: list[TestClient] = []
+
+    def browse(application: ReliableMQ = mq, **options: Any) -> TestClient:
+        client = TestClient(console_app(application, **options), follow_redirects=False)
+        opened.append(client)
+        return client
+
+    yield browse
+    for each in opened:
+        each.close()

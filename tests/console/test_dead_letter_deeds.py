@@ -1,0 +1,156 @@
+"""Dead letters at a real broker: retried, voided, and sent again as a changed copy."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
+from sqlalchemy import select
+from starlette.testclient import TestClient
+from tests.console.doing_steps import done, ended, field, look, start
+from tests.console.planted_rows import ODD, insert_rows, stub
+from tests.console.test_doing import acts, states
+from tests.console.test_planted_text import check
+from tests.waiting import until
+
+from reliable_mq import Client, Message, ReliableMQ
+from reliable_mq.client.administering.thread_browser import Browser
+from reliable_mq.console import console_app
+
+pytestmark = pytest.mark.processes
+_numbers = itertools.count(1)
+RETRY, VOID, COPY = "dead-letter-retry", "dead-letter-void", "dead-letter-copy"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ReliableMQBroker(tmp_path_factory.mktemp("broker"), "ASYNC_FLUSH") as running:
+        yield running.name_server_address
+
+
+@pytest.fixture
+def group() -> str:
+    return f"billing-{next(_numbers)}"
+
+
+@pytest.fixture
+def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
+    """Give an application at the broker."""
+    made = ReliableMQ("shop", database=postgres_url, broker=broker)
+    made.topic("orders", groups=[group])
+
+    @made.consumer("orders", group=group)
+    def pay(_order: dict[str, Any]) -> None: ...
+
+    made.create_tables()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(shop: ReliableMQ) -> Iterator[TestClient]:
+    with TestClient(console_app(shop), follow_redirects=False) as opened:
+        yield opened
+
+
+def give_up(broker: str, group: str, body: bytes = b'{"order": 1}', reason: str = "") -> str:
+    """Store a dead letter, as a broker does; return its message id."""
+    properties = {"RETRY_TOPIC": "orders"} | ({"DEAD_LETTER_REASON": reason} if reason else {})
+    with Client(broker) as sender:
+        letter = Message(topic=f"%DLQ%{group}", body=body, properties=properties, keys=("o-1",))
+        return sender.send(letter).message_id
+
+
+def copies(broker: str, group: str, message_id: str) -> int:
+    """Return how many retries of a message a group has."""
+    with Browser(broker) as browser:
+        return len(browser.find(f"%RETRY%{group}", message_id))
+
+
+def test_marked_dead_letters_go_to_their_group_again_once(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    ids = [give_up(broker, group, reason=ODD) for _ in range(3)]
+    page = client.get(f"/dead-letters?group={group}")
+    assert all(each in page.text for each in ids)
+    check(page.text)
+    marked = [f"{group} {each}" for each in ids[:2]]
+    first, second = look(client, RETRY, ids=marked), look(client, RETRY, ids=marked)
+    assert f"2 of topic orders, group {group}" in first.text
+    assert ended(client, start(client, first))["counts"]["done"] == 2
+    until(lambda: [copies(broker, group, each) for each in ids] == [1, 1, 0])
+    counts = ended(client, start(client, second))["counts"]  # the other person's preview
+    assert counts == {"done": 0, "changed since the preview": 2, "refused": 0}
+    assert [copies(broker, group, each) for each in ids] == [1, 1, 0]
+    assert [act[1:3] for act in acts(shop)] == [("dlq retry", 1)] * 2
+    assert look(client, RETRY, ids=marked).status_code == 409
+
+
+def test_all_that_match_are_retried_in_parts(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    ids = [give_up(broker, group) for _ in range(5)]
+    preview = look(client, RETRY, query={"group": group})
+    late = give_up(broker, group)
+    found = ended(client, start(client, preview, rate="200"))
+    assert found["counts"]["done"] == 5
+    until(lambda: sum(copies(broker, group, each) for each in ids) == 5)
+    assert copies(broker, group, late) == 0
+    rows = client.get(f"/dead-letters?group={group}&format=json").json()
+    assert [row["message_id"] for row in rows] == [late]
+    assert len(acts(shop)) == 5
+
+
+def test_the_stubs_of_dead_letters_are_voided(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    ids = [give_up(broker, group) for _ in range(2)]
+    insert_rows(shop.database, "message_stub", stub(1, message_id=ids[0], resend_time=None))
+    assert done(client, VOID, query={"group": group}) == {"done": 1}
+    assert states(shop) == {ids[0]: (2, 1)}
+    rows = client.get(f"/dead-letters?group={group}&format=json").json()
+    assert [row["message_id"] for row in rows] == [ids[1]]
+    assert look(client, VOID, query={"group": group}).status_code == 409
+
+
+def test_a_changed_copy_is_a_message_of_its_own_with_its_audit(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    letter = give_up(broker, group, b'{"amount": "ten"}', ODD)
+    page = client.get("/dead-letters/copy", params={"group": group, "id": letter})
+    check(page.text)
+    assert "{&#34;amount&#34;: &#34;ten&#34;}" in page.text
+    more = {name: field(page.text, f"more-{name}") for name in ("group", "id")}
+    preview = look(client, COPY, more=more | {"body": '{"amount": 10}'})
+    assert "Every group that reads the topic gets the copy" in preview.text
+    started = start(client, preview)
+    assert ended(client, started)["counts"]["done"] == 1, client.get(
+        started.headers["location"]
+    ).text
+    column = shop.database.stubs.c
+    with shop.database.engine.connect() as connection:
+        wanted = select(column.message_id, column.content, column.message_key, column.properties)
+        row = connection.execute(wanted).one()
+    assert bytes(row.content) == b'{"amount": 10}'
+    assert row.message_key == "o-1"
+    assert json.loads(row.properties)["copy_of"] == letter
+    assert row.message_id != letter
+    ((_, action, changed, number),) = acts(shop)
+    assert (action, changed) == ("dlq copy", 1)
+    assert number
+
+
+@pytest.mark.parametrize("body", [b"\xff\x00", b"\xed\xa0\x80"])
+def test_a_payload_that_is_no_text_is_not_changed_in_a_form(
+    broker: str, group: str, client: TestClient, body: bytes
+) -> None:
+    letter = give_up(broker, group, body)
+    page = client.get("/dead-letters/copy", params={"group": group, "id": letter})
+    assert page.status_code == 404
+    assert "its payload is no text" in page.text
+    answer = look(client, COPY, more={"group": group, "id": letter, "body": "x"})
+    assert answer.status_code == 409
+    assert client.get("/dead-letters/copy", params={"group": ODD, "id": ODD}).status_code == 404
+    assert client.get("/dead-letters/copy?group=g&id=%00").status_code == 400
