@@ -71,11 +71,11 @@ def test_one_marked_stub_is_sent_again_and_the_audit_says_by_whom_and_why(
     assert states(mq) == {rows[0]["message_id"]: (0, 0), rows[1]["message_id"]: (0, 8)}
     ((actor, action, changed, number),) = acts(mq)
     assert (action, changed) == ("stub retry", 1)
-    assert started.headers["location"] == f"/work/{number}"
+    assert started.headers["location"] == f"/works/{number}"
     page = client.get(started.headers["location"]).text
     assert WHY in page
     assert actor in page
-    assert "Send stubs again" in client.get("/work").text
+    assert "Send stubs again" in client.get("/works").text
 
 
 def test_all_that_match_are_taken_across_pages_in_parts(mq: ReliableMQ, browse: Browse) -> None:
@@ -298,7 +298,7 @@ def test_odd_texts_are_text_on_every_page_of_doing(mq: ReliableMQ, browse: Brows
     started = start(client, preview, why=ODD)
     ended(client, started)
     place = started.headers["location"]
-    for path in (place, f"{place}/live", "/work", "/work/none", f"/work/{'0' * 32}"):
+    for path in (place, f"{place}/live", "/works", "/works/none", f"/works/{'0' * 32}"):
         check(client.get(path).text)
     assert states(mq) == {row["message_id"]: (0, 0)}
 

@@ -73,10 +73,10 @@ class Doing:
             Route("/do", self.preview, methods=["POST"]),
             Route("/do/start", self.start, methods=["POST"]),
             Route("/dead-letters/copy", self.copy),
-            Route("/work", self.works),
-            Route("/work/{number}", self.work),
-            Route("/work/{number}/live", self.work_live),
-            Route("/work/{number}/cancel", self.cancel, methods=["POST"]),
+            Route("/works", self.works),
+            Route("/works/{number}", self.work),
+            Route("/works/{number}/live", self.work_live),
+            Route("/works/{number}/cancel", self.cancel, methods=["POST"]),
         ]
 
     async def preview(self, request: Request) -> Response:
@@ -197,7 +197,7 @@ class Doing:
         except UsageError as error:
             return self._preview_page(request, deed, sealed, str(error), given, 409)
         root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/work/{sealed.number}", 303)
+        return RedirectResponse(f"{root}/works/{sealed.number}", 303)
 
     def _opened(self, text: str) -> Sealed:
         body = self._seal.opened("preview", text)
@@ -261,7 +261,7 @@ class Doing:
             raise HTTPException(403, "an operator cancels work of their own; an admin, all")
         found.cancel()
         root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/work/{number}", 303)
+        return RedirectResponse(f"{root}/works/{number}", 303)
 
 
 def _may_cancel(person: Person, actor: str) -> bool:
