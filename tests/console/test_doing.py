@@ -249,7 +249,7 @@ def test_work_goes_on_when_the_session_has_ended(
     client.post("/log-out", data=token(client))
     answer = client.get(place)
     assert answer.status_code == 303
-    assert answer.headers["location"].startswith("/log-in?to=%2Fwork%2F")
+    assert answer.headers["location"].startswith("/log-in?to=%2Fworks%2F")
     assert client.post(f"{place}/cancel").status_code == 401
     log_in(client, "otto")
     until(lambda: state_of(client, place)["state"] == "ended")
