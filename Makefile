@@ -3,6 +3,7 @@
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SPARK  := $(VENV)/spark.jsa
 
 # The first interpreter on the PATH that is new enough; set PYTHON= to choose another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -59,7 +60,7 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks sdks consolebrowser
+.PHONY: help interpreter archive ready demo test interop wheel sbom pins deployment sizes check format bench sim fuzz crash chaos mutants walk figures docs clean frameworks sdks consolebrowser
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -67,7 +68,7 @@ help: ## print this list
 demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: interpreter check ## all checks and tests but the long ones of interop (about fifteen minutes on two cores); PYTEST="-k wire"
+test: interpreter archive check ## all checks and tests but the long ones of interop (about fifteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging and not long and not browser" $(PYTEST)
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
@@ -102,6 +103,11 @@ deployment: ready ## check the files of deploy/ and .github/ with their own lint
 sizes: ready ## measure what each extra costs on the disk, and write docs/evidence/install_sizes.md (some minutes)
 	@$(BIN)/python -m bench.install_sizes
 
+# Spark starts in half of the processor time with it: tests/spark_archive.py. It is made once for an environment, beside
+# the checks, for which one core is enough.
+archive: ready
+	@test $(SPARK) -nt $(READY) || { $(BIN)/python -m tests.spark_archive >/dev/null 2>&1 & }
+
 # The first line of `make demo` and `make test`: which Python runs them.
 interpreter:
 	@if test -e $(READY); then $(LIVES); $(SAME); else $(FITS); fi
@@ -113,10 +119,11 @@ interpreter:
 ready: $(READY)
 	@$(LIVES); $(SAME)
 
+# Two processes of mypy: what it keeps of an earlier run is not there in a new clone.
 check: ready ## formatting, lint, types and the sentences of the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/python -m tests.documentation.prose
 
 format: ready ## let ruff format and mend what it can

@@ -3,9 +3,9 @@
 Two bundled brokers run at once, one with access control and one without. Apache's Java clients send
 to them in turn. `off` does not sign, and `on` signs. `signed` signs to the broker without access
 control, which does not look at it: what `signed` loses is the client's own work. Only the ratios of
-one run are a result.
+one run are a result. The tables at the end have a row for each count of threads.
 
-    python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 16]
+    python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 1 16 64]
 """
 
 import argparse
@@ -51,6 +51,10 @@ class Pair(NamedTuple):
     sender: WarmProgram
 
 
+Seen = dict[str, list[dict[str, Any]]]
+"""The rounds of one count of threads, by the name of the pair."""
+
+
 def make_user(address: str) -> None:
     """Create the user of the signing sender, with its policies."""
     sign = partial(add_signature, access_key=ROOT[0], secret=ROOT[1])
@@ -63,7 +67,7 @@ def make_user(address: str) -> None:
         assert answer.code == 0, answer.remark
 
 
-def take_round(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+def take_round(pair: Pair, threads: int, seconds: float) -> dict[str, Any]:
     """Send one round; return messages a second, microseconds of broker and client, and writes.
 
     A turn of the broker has a write for its messages and one for their answers. So more writes
@@ -72,7 +76,7 @@ def take_round(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     (pid,) = pair.broker.pids
     before, client_before = processor_seconds(pid), processor_seconds(pair.sender.pid)
     writes_before = _writes(pid)
-    seen = pair.sender.round(threads=options.threads, seconds=options.seconds)
+    seen = pair.sender.round(threads=threads, seconds=seconds)
     spent = processor_seconds(pid) - before
     assert not seen["errors"], seen
     count = seen["messages"] / 1e6
@@ -95,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of access control.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--flush", default="SYNC_FLUSH", choices=("SYNC_FLUSH", "ASYNC_FLUSH"))
     options = parser.parse_args()
     if reason := missing_tools():
@@ -130,30 +134,40 @@ def main() -> int:
 
 def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
     for pair in pairs:
-        pair.sender.round(threads=options.threads, seconds=WARMUP_SECONDS)
-    seen: dict[str, list[dict[str, Any]]] = {pair.name: [] for pair in pairs}
+        pair.sender.round(threads=max(options.threads), seconds=WARMUP_SECONDS)
+    seen: dict[int, Seen] = {
+        threads: {pair.name: [] for pair in pairs} for threads in options.threads
+    }
     try:
         for _ in range(options.rounds):
-            for pair in pairs:
-                seen[pair.name].append(take_round(pair, options))
-                print(pair.name, seen[pair.name][-1], flush=True)
+            for threads in options.threads:
+                for pair in pairs:
+                    found = take_round(pair, threads, options.seconds)
+                    seen[threads][pair.name].append(found)
+                    print(threads, pair.name, found, flush=True)
     finally:
         for pair in pairs:
             pair.sender.__exit__()
     for what in ("per_second", "us", "client_us", "writes"):
-        off = statistics.median(each[what] for each in seen["off"])
-        for name in ("signed", "on"):
-            found = statistics.median(each[what] for each in seen[name])
-            ratio = statistics.median(
-                each[what] / beside[what]
-                for each, beside in zip(seen[name], seen["off"], strict=True)
-            )
-            print(f"{what}: off {off:,.2f}, {name} {found:,.2f}, median of ratios {ratio:.3f}")
-        ratio = statistics.median(
-            each[what] / beside[what]
-            for each, beside in zip(seen["on"], seen["signed"], strict=True)
+        print(
+            f"\n| {what}: threads | off | signed | on | signed to off | on to off | on to signed |"
         )
-        print(f"{what}: on to signed, median of ratios {ratio:.3f}")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        for threads in options.threads:
+            print(_row(seen[threads], threads, what))
+
+
+def _row(seen: Seen, threads: int, what: str) -> str:
+    """Return the medians of one figure, and the medians of its ratios within a round."""
+    medians = (statistics.median(each[what] for each in seen[name]) for name in seen)
+    ratios = (
+        statistics.median(
+            each[what] / beside[what] for each, beside in zip(seen[name], seen[to], strict=True)
+        )
+        for name, to in (("signed", "off"), ("on", "off"), ("on", "signed"))
+    )
+    cells = [*(f"{each:,.2f}" for each in medians), *(f"{each:.3f}" for each in ratios)]
+    return f"| {threads} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@ Apache's defaults are kept except addresses, paths and the flush type. The JVM f
 its `runbroker.sh` with a heap of 2 GiB instead of 8, unless others are given.
 """
 
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
-from bench.child_process import LoggedProcess
+from bench.child_process import LoggedProcess, port_beside
 from bench.java_programs import SERVER_JARS, build_server, java_command
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.testing.local_servers import free_port
@@ -42,18 +41,6 @@ BROKER_FLAGS = (
 )
 SMALL_BROKER_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPEN_PACKAGES)
 """For tests that ask what a broker does, not how fast: two fit beside everything else."""
-
-
-def broker_port() -> int:
-    """Return a free port whose second neighbour below is free too: Apache's broker takes both."""
-    while True:
-        port = free_port()
-        with socket.socket() as fast_port:
-            try:
-                fast_port.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
 
 
 class ApacheRocketMQ:
@@ -91,7 +78,7 @@ class ApacheRocketMQ:
         self._flags = flags
         self._system, self._link = system, link
         self._started: list[LoggedProcess] = []
-        self.address = f"127.0.0.1:{broker_port()}"
+        self.address = f"127.0.0.1:{port_beside(-2)}"
         self._ha_port = str(free_port())
 
     def start(self) -> None:

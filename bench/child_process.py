@@ -3,13 +3,36 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from reliable_mq.testing.local_servers import free_port
+
 POLL_SECONDS = 0.02
 LOG_TAIL_CHARACTERS = 2000
+
+
+def port_beside(*distances: int) -> int:
+    """Return a free port whose neighbours at these distances are free, too.
+
+    Apache's broker also takes the second port below its own; a master of ours, and the next one.
+    """
+    while True:
+        port = free_port()
+        if all(map(_is_free, (port + distance for distance in distances))):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as place:
+        try:
+            place.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class ChildError(RuntimeError):

@@ -28,7 +28,7 @@ from bench.pair_lag import positions
 from bench.pair_throughput import ours
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
-from bench.send_cost import BODY, QUEUES, TOPIC
+from bench.send_cost import BODY, QUEUES, TOPIC, processor_seconds
 from bench.send_throughput import pin_to_two_cores
 from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.core import BrokerCore
@@ -140,7 +140,14 @@ async def measure(home: Path, master: ReliableMQBroker, size: int) -> dict[str, 
         await in_thread(os.sync)
         await in_thread(slave.start)
         try:
+            used = list(map(processor_seconds, (*master.pids, *slave.pids)))
             seconds, during = await honest.during(lambda: has_reported(master.address, size))
+            of_master, of_slave = (
+                after - earlier
+                for after, earlier in zip(
+                    map(processor_seconds, (*master.pids, *slave.pids)), used, strict=True
+                )
+            )
         finally:
             slave.stop()
     return {
@@ -150,6 +157,8 @@ async def measure(home: Path, master: ReliableMQBroker, size: int) -> dict[str, 
         "before": before,
         "p99 cp": of_cp,
         "during": during,
+        "master": of_master / (size / 2**20) * 1e3,
+        "slave": of_slave / (size / 2**20) * 1e3,
     }
 
 
@@ -192,6 +201,8 @@ def main() -> int:
             ("cp, and sync", seen["cp and sync"], "MiB/s", ""),
             ("a slave's copy, checked and synced", seen["copy"], "MiB/s", ""),
             ("the copy's rate over that of cp", ratio, "", f">= {RATE_BAR}"),
+            ("processor time of the master, of a MiB", seen["master"], "ms", ""),
+            ("processor time of the slave, of a MiB", seen["slave"], "ms", ""),
             ("p99 of a client's sends, before", seen["before"], "ms", ""),
             ("p99 while cp copies", seen["p99 cp"], "ms", ""),
             ("p99 while the slave copies", seen["during"], "ms", ""),

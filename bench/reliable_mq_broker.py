@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from bench.child_process import LoggedProcess
+from bench.child_process import LoggedProcess, port_beside
 from reliable_mq.access.access_settings import SECRET_PROPERTIES
 from reliable_mq.testing.local_servers import free_port
 
@@ -45,7 +45,7 @@ class ReliableMQBroker:
         self.directory = directory
         self.store = directory / "store"
         self.flush_disk_type = flush_disk_type
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{port_beside(-2, 1)}"  # a master has three ports
         self.name_server_address = f"127.0.0.1:{free_port()}"
         self.starts = 0
         self._command = command

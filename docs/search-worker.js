@@ -4,14 +4,43 @@
    above it), then words of the text. A record without some of the words comes after those with all. */
 "use strict";
 (() => {
-  const WEIGHTS = { title: 9, path: 4, text: 1 };
+  const WEIGHTS = { title: 4, path: 2, text: 1 };
   const PAGE_SIZE = 10;
+  const LENGTH = 120; // words of an ordinary section
   const STOP = new Set(("a about an and are as at be by can do does for from how i if in into is it my of on or our " +
-    "that the their this to was we what when which why will with you your").split(" "));
+    "that the their this to was we what when which why will with you your me he she they them there has have had where " +
+    "should would could want via am been so than then these those tell see").split(" "));
+  // What other systems call it: these words are looked for, too.
+  const PHRASES = [
+    [/\bpartition(s|ing)? keys?\b|\bmessage ?group ?ids?\b|\brouting keys?\b/, "ordering key"],
+    [/\b(hello world|quick ?start|get(ting)? started|first steps?|how (do|can|to)( i| we)? (start|begin)|beginners?)\b/, "tutorial first order"],
+    [/\bat[ -]least[ -]once\b|\b(two|2|several|multiple) times\b|\bsame message (again|twice)\b/, "twice duplicate"],
+    [/\bsame (message|order|event|job|task)s?\b.*\b(again|twice|second)|\breceived? .*\b(again|twice)\b/, "same message second time duplicate"],
+    [/\bsame (worker|consumer|user|customer|id|key|partition)\b/, "ordering key one user"],
+    [/\b(keep|catch)(ing)? up\b|\btoo slow\b|\boverload/, "consumers keep up backpressure lag grows"],
+    [/\b(every|all|each|no|any) (orders?|messages?|events?)\b.*\b(delivered|processed|consumed|arrived|lost|missing)\b|\bprove\b/, "reconciliation prove"],
+    [/\b(simple|simplest|minimal|minimum|working|first|full) example\b|\bone file\b|\bsample\b/, "simplest example tutorial"],
+    [/\bexactly[ -]once\b/, "twice promised"],
+    [/\b(in|out of|keep|strict|total|message|event)s? order(ing|ed)?\b|\border(ing)? (guarantee|per)|\bsequence\b/, "ordering order"],
+    [/\b(first time|new ?comer|newbie|in (5|five|ten|15|fifteen) minutes|install and run)\b/, "tutorial quick start"],
+    [/\b(re-?drive|redrive|re-?queue|reinject|resurrect)/, "send dead letter again"],
+    [/\bdead[ -]?letter(s|ed|ing)?( queues?| exchanges?)?\b|\bdlx\b/, "dead letter"],
+    [/\bconsumer[ -]lag\b|\b(queue|backlog) (depth|length|size)\b/, "far behind consumer group lag"],
+    [/\bmulti-?tenan(t|cy)\b|\bper tenant\b/, "tenant several applications share schema of own"],
+    [/\b(non|not|without|no)[ -]?root\b|\brunasnonroot\b/, "container user image"],
+    [/\b(2pc|two[ -]phase|xa transactions?|distributed transactions?)\b/, "several databases"],
+    [/\bfind (lost|missing)\b|\b(lost|missing) messages?\b/, "reconciliation"],
+    [/\bdoes(n'?t| not) exist\b|\bno such (table|relation)\b|\bundefinedtable\b/, "missing table"],
+    [/\bno module named\b|\bmodulenotfounderror\b|\bimporterror\b/, "module not installed"],
+    [/\b(publish|emit|enqueu|dispatch)/, "send"],
+    [/\b(subscrib|listen(er|ing)?\b|receiver)/, "consumer"],
+    [/\bgo(lang)? (clients?|sdks?|programs?|services?|apps?|code)\b|\b(from|in) go\b/, "languages clients golang"],
+    [/\b(stop|no|without|skip|never|not)( be| to)? retr/, "retries skipped reject"],
+  ];
   // Words that users type, and the words of our pages for them. Each line holds words of one meaning.
   const SYNONYMS = [
     "size limit big large bytes length maximum",
-    "order ordering sequence fifo sharding",
+    "ordering sequence fifo sharding",
     "customer key shard sharding",
     "grow growing grows pending backlog lag unsent waiting",
     "tls ssl encrypt encryption certificate https",
@@ -73,6 +102,18 @@
     "block blocks stuck holds skip",
     "move migrate sqlite",
     "java golang nodejs rust php ruby dotnet language",
+    "backpressure slow overload flood",
+    "slack webhook teams pagerduty opsgenie notifier",
+    "automatically automatic elected operator",
+    "compare reconcile reconciliation difference auditor prove proof",
+    "jaeger tempo zipkin opentelemetry otel tracing trace span",
+    "email mail smtp",
+    "idle timeout hang",
+    "savepoint nested begin_nested",
+    "checksum corrupt corruption damaged broken",
+    "mypy pyright typing type",
+    "sentry exception tracker",
+    "cost costs price",
   ];
 
   function stem(word) {
@@ -82,6 +123,8 @@
     if (w.length > 5 && w.endsWith("ing")) w = w.slice(0, -3).replace(/([^lsz])\1$/, "$1");
     else if (w.length > 4 && w.endsWith("ed")) w = w.slice(0, -2).replace(/([^lsz])\1$/, "$1");
     else if (w.length > 3 && w.endsWith("ss")) return w;
+    else if (w.length > 7 && w.endsWith("ation")) w = w.slice(0, -3); // migration, migrate
+    else if (w.length > 7 && w.endsWith("ption")) w = w.slice(0, -3); // encryption, encrypt
     return w.length > 3 && w.endsWith("e") ? w.slice(0, -1) : w;
   }
 
@@ -101,6 +144,14 @@
       take(whole.toLowerCase(), start, start + whole.length, false);
     }
   }
+
+  // Whoever asks wants to do something: an answer comes before code and before what is known of it.
+  const PLACES = [
+    [/^(evidence|project)\//, 0.4],
+    [/^(reference\/api|examples)\//, 0.6],
+    [/^reference\/(glossary|log_events|broker_properties|client_settings)/, 0.7],
+    [/^how-to\/(questions|error_texts)/, 1.3],
+  ];
 
   let items = [];
   let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
@@ -127,10 +178,14 @@
         });
       }
       titles.push(own);
+      let size = 0;
+      for (const counts of seen.values()) size += counts.text;
+      // A long table has every word once: each says less about it.
+      const part = 1 / (0.7 + 0.3 * Math.min(size / LENGTH, 6));
       for (const [s, counts] of seen) {
         // A word that comes again says a little more, a long table of it does not say all.
         const score = WEIGHTS.title * Math.min(counts.title, 1) + WEIGHTS.path * Math.min(counts.path, 1) +
-          WEIGHTS.text * Math.min(1 + Math.log2(Math.max(counts.text, 0.5)), 3.5);
+          WEIGHTS.text * part * Math.min(1 + Math.log2(Math.max(counts.text, 0.5)), 3.5);
         if (!index.has(s)) index.set(s, new Map());
         index.get(s).set(id, score);
       }
@@ -189,8 +244,8 @@
     // A whole name that a page has is looked for as it is; of an unknown one, its parts.
     const has = (word) => index.has(stem(word)) || (word.includes("_") && [...index.keys()].some((s) => s.includes(stem(word))));
     const known = typed.filter((each) => !each.part && (each.word.match(/[_.-]/) ? has(each.word) : true));
-    // A dotted name that hardly any page has: its parts, too.
-    const rare = (whole) => whole.word.includes(".") && (index.get(stem(whole.word)) || new Map()).size < 3;
+    // A dotted or hyphened name that hardly any page has: its parts, too.
+    const rare = (whole) => /[.-]/.test(whole.word) && (index.get(stem(whole.word)) || new Map()).size < 8;
     const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end && !rare(whole));
     const all = typed.filter((each) => (each.part ? !inside(each) : known.includes(each)));
     const content = all.filter((each) => !STOP.has(each.word));
@@ -198,7 +253,9 @@
   }
 
   function found(input) {
-    const typed = [...new Set(wanted(input))];
+    const low = input.toLowerCase();
+    const meant = PHRASES.filter(([said]) => said.test(low)).map(([, words]) => words);
+    const typed = [...new Set(wanted(meant.length ? `${input} ${meant.join(" ")}` : input))];
     const asked = typed.map((word) => ({ word, found: matches(word) }));
     let total = 0;
     const records = new Map(); // record -> { score, weight of the words that it has }
@@ -220,6 +277,12 @@
       }
     }
     const stems = new Set(typed.map(stem));
+    const near = new Map(); // stem -> the weight of the typed word that it stands for
+    for (const { found } of asked) {
+      const own = [...found].filter(([, how]) => how >= 0.45);
+      const weight = Math.max(...own.map(([s]) => weightOf(s)), 0);
+      for (const [s, how] of own) near.set(s, Math.max(near.get(s) || 0, weight * how));
+    }
     const ranked = [];
     for (const [id, { score, weight }] of records) {
       const item = items[id];
@@ -227,10 +290,12 @@
       if (item.level === 1) value *= 1.5;
       // The more of a title was asked for, the more the page is about that.
       const own = titles[id];
-      const shared = [...own].filter((s) => stems.has(s)).length;
-      if (own.size) value *= 1 + shared / own.size;
-      if (/^(evidence|project)\//.test(item.location)) value *= 0.4;
-      else if (/^reference\/api\//.test(item.location)) value *= 0.6;
+      const common = [...own].filter((s) => near.has(s));
+      if (own.size) value *= 1 + 0.5 * common.filter((s) => stems.has(s)).length / own.size;
+      let said = 0;
+      for (const s of common) said += near.get(s);
+      value *= 1 + 1 * Math.min(1, said / total);
+      for (const [place, share] of PLACES) if (place.test(item.location)) value *= share;
       ranked.push({ id, value });
     }
     ranked.sort((a, b) => b.value - a.value || a.id - b.id);

@@ -17,6 +17,7 @@ import psycopg
 import pymysql
 import pytest
 from hypothesis import settings
+from tests import spark_archive
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.planted_secrets import PLANTED, leaks_in_files, planted
 from tests.postgres_databases import new_database
@@ -101,6 +102,7 @@ def pytest_sessionstart() -> None:
     if too_full := _disk_too_full():
         pytest.exit(too_full, pytest.ExitCode.USAGE_ERROR)
     os.environ.setdefault("RELIABLE_MQ_CLIENT", CLIENT)
+    spark_archive.use()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -46,3 +46,22 @@ def test_a_slave_that_stands_in_leaves_them_to_its_master() -> None:
     master.pass_time(INVISIBLE_MS + 2_000)
 
     assert [record.body for record in master.records(RETRY)] == [b"0", b"2"]
+
+
+def test_a_promoted_slave_hears_all_acknowledgements_before_a_message_comes_back() -> None:
+    """It knows nothing of its master's timers, and takes up more than one turn hands over."""
+    master = PopWorld()
+    master.send(b"popped")
+    (message,) = master.pop()
+    slave = Slave(master)
+    slave.follow()
+    for number in range(1_200):
+        master.send(b"%d" % number, topic="others", TIMER_DELAY_MS="1")
+    assert master.ack(message).code == 0
+    both_pass(master, slave, INVISIBLE_MS + 1_000)
+    slave.copy()
+
+    promoted = slave.promoted()
+    promoted.pass_time(2_000)
+
+    assert promoted.records(RETRY) == []

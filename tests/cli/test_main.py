@@ -47,6 +47,8 @@ def test_help_lists_every_verb() -> None:
     ("words", "line"),
     [
         ("nosuchverb", "error: No such command 'nosuchverb'; see reliable-mq --help"),
+        ("worker shop:mq", "error: No such command 'worker': did you mean 'run'? See reliable-mq"),
+        ("lag", "error: No such command 'lag': did you mean 'group progress'? See reliable-mq"),
         ("broker --nosuchoption", "error: No such option: --nosuchoption; see reliable-mq broker"),
         (
             "stub list --topc x",

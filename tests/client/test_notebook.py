@@ -1,16 +1,17 @@
 """Where a loop runs already: in a notebook's cells, and in a coroutine that calls the sync face."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
-from nbclient import NotebookClient
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
 from tests.client.servers import Servers
 from tests.client.test_asyncio_client import QUICK, message
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 CELLS = (
     "from reliable_mq import AsyncClient, Client, Message",
@@ -27,8 +28,11 @@ async with AsyncClient(ADDRESS) as own:
 )
 
 
-def written(*cells: str) -> NotebookNode:
+def written(*cells: str) -> "NotebookNode":
     """Return a notebook with these cells."""
+    # Not above: to import it takes two seconds, and each process of pytest-xdist collects all.
+    from nbformat.v4 import new_code_cell, new_notebook
+
     codes = [new_code_cell(cell) for cell in cells]  # type: ignore[no-untyped-call]
     notebook: NotebookNode = new_notebook(cells=codes)  # type: ignore[no-untyped-call]
     return notebook
@@ -37,6 +41,8 @@ def written(*cells: str) -> NotebookNode:
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_both_faces_work_in_the_cells_of_a_notebook() -> None:
+    from nbclient import NotebookClient
+
     with Servers() as servers:
         notebook = written(f"ADDRESS = {servers.address!r}", *CELLS)
         NotebookClient(notebook, timeout=60).execute()

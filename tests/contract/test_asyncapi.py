@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonschema
 import msgspec
 import pytest
 import yaml
@@ -107,6 +106,8 @@ def mq() -> Iterator[ReliableMQ]:
 
 def check(document: Any) -> None:
     """Validate a document by the official schema; its references must lead somewhere."""
+    import jsonschema  # here: a second that each process of pytest-xdist would need
+
     jsonschema.Draft7Validator(OFFICIAL).validate(document)
     for reference in references(document):
         found = document
@@ -154,6 +155,8 @@ def test_the_document_is_valid_and_has_topics_consumers_and_sends(mq: ReliableMQ
 
 
 def test_a_message_has_the_schema_and_the_content_type_of_its_payload(mq: ReliableMQ) -> None:
+    import jsonschema
+
     document = mq.asyncapi()
     messages, schemas = document["components"]["messages"], document["components"]["schemas"]
 

@@ -5,7 +5,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-import jsonschema
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -234,6 +233,8 @@ def test_a_value_that_is_written_and_not_read_has_a_fault(
     reader: dict[str, Any], writer: dict[str, Any], value: Any
 ) -> None:
     """A writer with a class writes no other fields than those that its schema names."""
+    import jsonschema  # here: a second that each process of pytest-xdist would need
+
     is_written = jsonschema.Draft202012Validator(writer).is_valid(value)
     writes_more = (
         isinstance(value, dict)

@@ -165,6 +165,12 @@ VALUES = [
     ("redis", context(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.WARNING),
     (
         "redis",
+        context(redis=(RedisFacts(failure="Authentication required."),)),
+        "Authentication required",
+        Level.WARNING,
+    ),
+    (
+        "redis",
         context(redis=(RedisFacts(), RedisFacts(name="b:1", role="slave"))),
         "Redis b:1 is a slave",
         Level.WARNING,

@@ -5,9 +5,11 @@ from contextlib import closing
 import pymysql
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import ProgrammingError
 from tests.doctor.worlds import World
 from tests.local_mysql import LocalMySQL
 
+from reliable_mq import ReliableMQ
 from reliable_mq.doctor.finding import Level
 
 RIGHTS = {
@@ -78,3 +80,22 @@ def test_an_account_of_mysql_is_told_each_right_that_it_lacks(
     assert told.level is Level.ERROR
     assert "it lacks DELETE on rmq_" in told.text
     assert mended.level is Level.OK
+
+
+def test_a_send_that_lacks_a_right_names_the_command_that_prints_it(postgres_url: str) -> None:
+    with closing(World(postgres_url)) as world:
+        world.sql("CREATE ROLE visitor LOGIN")
+        url = postgres_url.replace("//postgres:", "//visitor:")
+        try:
+            with (
+                closing(ReliableMQ("visitors", database=url)) as mq,
+                pytest.raises(ProgrammingError) as refused,
+                mq.transaction() as tx,
+            ):
+                tx.send("orders", {"id": 1})
+        finally:
+            world.sql("DROP ROLE visitor")
+
+    assert refused.value.__notes__ == [
+        "reliable-mq doctor prints the GRANT that this account lacks"
+    ]

@@ -15,6 +15,8 @@ HOW_TO: tuple[str, ...] = (
     *(
         "questions",
         "questions_production",
+        "questions_features",
+        "error_texts",
         "develop",
         "consumers",
         "own_session",
@@ -64,7 +66,7 @@ HOW_TO: tuple[str, ...] = (
         "reconciliation_daily",
     ),
     "personal_data",
-    *("from_celery", "from_procrastinate", "from_own_outbox"),
+    *("from_celery", "from_brokers", "from_procrastinate", "from_own_outbox"),
 )
 REFERENCE: tuple[str, ...] = (
     *(

@@ -8,7 +8,7 @@ import html
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from tests.documentation import (
@@ -89,7 +89,8 @@ def _places() -> dict[Path, str]:
     return places
 
 
-def pages() -> dict[str, str]:
+@cache
+def pages() -> Mapping[str, str]:
     """Return the text of each page by its place in the site."""
     places = _places()
     found = {

@@ -5,14 +5,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from bench import connection_attacks
 
 from reliable_mq import limits
+from reliable_mq.broker_core.clients import ClientLimits
 from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config_reading import port_for_slaves
+from reliable_mq.broker_core.requests import topics
 from reliable_mq.cli import broker, metrics
 from reliable_mq.runtime import server_connection
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "explanation" / "security.md"
+DECISION = TESTS.parent / "docs" / "decisions" / "072-tls-in-our-own-listener.md"
 MIB = 1024 * 1024
 
 # What the page promises → the tests that fail when it is no longer true. The name of a test may be
@@ -164,6 +169,7 @@ def test_what_the_page_promises_is_held_by_a_test(promise: str) -> None:
         ("answers that nobody reads", f"{limits.UNSENT_SIZE_MAX // MIB} MiB"),
         ("answers that nobody reads", f"one answer of {limits.FRAME_SIZE_MAX // MIB} MiB"),
         ("pulls that wait", f"{limits.WAITING_PULLS_SIZE_MAX // MIB} MiB"),
+        ("groups and members", f"{ClientLimits().size_of_all // MIB} MiB"),
         ("topics and groups", f"{limits.TABLE_SIZE_MAX // MIB} Mi characters"),
         ("registrations that wait", f"{limits.REGISTRATIONS_SIZE_MAX // MIB} MiB"),
         ("registrations that wait", f"unpacks to {limits.REGISTRATION_SIZE_MAX // MIB} MiB"),
@@ -186,6 +192,46 @@ def test_the_shares_of_a_turn_are_those_of_the_code() -> None:
     long, short = server_connection._LONG_TURN, server_connection._SHORT_TURN
     assert f"gets {long.turn * 1000:g} ms of each turn of the loop, and a quarter" in page()
     assert short.turn == long.turn / 4
+
+
+def test_a_step_of_a_long_request_is_as_long_as_the_page_says() -> None:
+    assert "are worked on in steps of a tenth of a millisecond" in page()
+    assert topics._TOPICS_US == 100
+
+
+def test_the_memory_of_a_connection_is_the_one_that_was_measured() -> None:
+    """Decision 072 has the measurement. The three pages tell it rounded."""
+    measured = re.search(r"\| memory of each \| [\d.]+ KiB \| ([\d.]+) KiB", DECISION.read_text())
+    assert measured is not None
+    rounded = round(float(measured[1]))
+    assert f"up to {rounded} KiB each with TLS" in page()
+    assert f"takes {rounded} KiB of memory" in (PAGE.parents[1] / "how-to" / "tls.md").read_text()
+    sizing = (PAGE.parents[1] / "how-to" / "sizing.md").read_text()
+    assert f"{rounded} KiB a connection" in sizing
+
+
+def test_the_floods_are_those_of_the_newest_table() -> None:
+    """How many there are, how many stay within the bar, and how long the others hold up."""
+    text = (PAGE.parents[1] / "evidence" / "performance.md").read_text()
+    table = text.partition("<!-- table attacks -->")[2].partition("<!-- end attacks -->")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    ratios = {row[0]: float(row[-1]) for row in rows if row and re.fullmatch(r"[\d.]+", row[-1])}
+    within = [name for name, ratio in ratios.items() if ratio <= 2.0]
+    assert ratios.keys() == connection_attacks.ATTACKS.keys()
+    assert f"Of {len(ratios)} floods, {len(within)} leave its p99 within twice" in page()
+    creating = [
+        round(float(row[-2].split(",")[1]))
+        for row in rows
+        if row and row[0] in ("new topics", "creations")
+    ]
+    assert f"makes it {min(creating)} to {max(creating)} ms" in page()
+
+
+def test_the_ports_are_those_of_the_code() -> None:
+    slaves = port_for_slaves({"brokerRole": "ASYNC_MASTER"}, broker._PORT)["haListenPort"]
+    assert f"| `reliable-mq broker` | {broker._PORT} (`--port`) |" in page()
+    assert f"| its name server | {broker._NAME_SERVER_PORT} (`--namesrv-port`) |" in page()
+    assert f"| a broker with a `brokerRole` | {slaves}, and" in page()
 
 
 def test_servers_listen_on_this_machine_by_default() -> None:

@@ -19,6 +19,8 @@ from reliable_mq.gateway.message_facts import SERVICE
 
 pytestmark = pytest.mark.processes
 
+ASKED = [(b":method", b"POST"), (b":scheme", b"http")]
+
 
 @pytest.mark.parametrize(
     ("topic", "fields", "code"),
@@ -343,7 +345,12 @@ def test_commands_that_come_faster_than_they_are_done_end_their_stream(
     endpoint: Endpoint, client: GrpcClient
 ) -> None:
     path = f"/{SERVICE}/Telemetry".encode()
-    head = [(b":method", b"POST"), (b":path", path), (b"content-type", b"application/grpc")]
+    head = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b"content-type", b"application/grpc"),
+    ]
     block = block_of([*head, (b"x-mq-client-id", b"raw")])
     with connected(endpoint) as raw:
         begin = frame_of(4, 0, 0) + frame_of(1, 4, 1, block)
@@ -351,6 +358,42 @@ def test_commands_that_come_faster_than_they_are_done_end_their_stream(
         raw.settimeout(10)
         got = b""
         while b"16 commands wait already" not in got:
+            more = raw.recv(65_536)
+            assert more, got
+            got += more
+    assert client.send("plain").status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ([*ASKED, (b":path", b"/x")], block_of([(b":status", b"415")])),
+        (
+            [*ASKED, (b":path", b"/x"), (b"content-type", b"application/grpc-web")],
+            block_of([(b":status", b"415")]),
+        ),
+        (
+            [
+                *((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/x")),
+                (b"content-type", b"application/grpc"),
+            ],
+            block_of([(b":status", b"405")]),
+        ),
+        (
+            [*ASKED, (b"content-type", b"application/grpc"), (b":path", b"/x")],
+            frame_of(3, 0, 1, b"\0\0\0\x01"),
+        ),
+    ],
+)
+def test_headers_that_are_not_those_of_a_call_end_it_only(
+    endpoint: Endpoint, client: GrpcClient, headers: list[tuple[bytes, bytes]], wanted: bytes
+) -> None:
+    got = b""
+    with connected(endpoint) as raw:
+        raw.settimeout(10)
+        raw.sendall(PREFACE + frame_of(4, 0, 0) + frame_of(1, 5, 1, block_of(headers)))
+        raw.sendall(frame_of(6, 0, 0, b"still up"))
+        while not (wanted in got and frame_of(6, 1, 0, b"still up") in got):
             more = raw.recv(65_536)
             assert more, got
             got += more

@@ -154,7 +154,12 @@ def test_a_command_that_cannot_be_decoded_ends_its_stream_only(
 
 def head_of(name: str) -> bytes:
     path = f"/{SERVICE}/{name}".encode()
-    head = [(b":method", b"POST"), (b":path", path), (b"content-type", b"application/grpc")]
+    head = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b"content-type", b"application/grpc"),
+    ]
     return block_of([*head, (b"x-mq-client-id", b"raw")])
 
 

@@ -41,14 +41,18 @@ class Calls:
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
+        self.senders: list[tuple[str, str, bool]] = []  # client, its language, is it refused
         self.told: list[Any] = []
         self.handed_over: list[int] = []  # how many streams there were each time
 
     def hand_over(self, _number: int) -> None:
         self.handed_over.append(len(self.streams))
 
-    def answer(self, _connection: Any, stream: Stream, *_: Any) -> None:
+    def answer(
+        self, _connection: Any, stream: Stream, _name: str, caller: Any, _call: Any, refused: Any
+    ) -> None:
         self.streams.append(stream)
+        self.senders.append((caller.client_id, caller.language, refused is not None))
 
     answer_streamed = answer
 
@@ -91,10 +95,16 @@ class Scene:
         ]
 
 
-def headers(number: int, name: str) -> bytes:
+def headers(number: int, name: str, client: bytes = b"c", language: bytes = b"") -> bytes:
     path = f"/{SERVICE}/{name}".encode()
-    pairs = [(b":method", b"POST"), (b":path", path), (b"content-type", b"application/grpc")]
-    return frame_of(1, 4, number, block_of([*pairs, (b"x-mq-client-id", b"c")]))
+    pairs = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b"content-type", b"application/grpc"),
+    ]
+    pairs += [(b"x-mq-client-id", client), (b"x-mq-language", language)]
+    return frame_of(1, 4, number, block_of(pairs))
 
 
 def message(name: str, **fields: Any) -> bytes:
@@ -107,6 +117,29 @@ def call(number: int, size: int = 0) -> bytes:
     cut = [body[at : at + 16_000] for at in range(0, len(body), 16_000)]
     parts = [frame_of(0, 1 if each is cut[-1] else 0, number, each) for each in cut]
     return headers(number, "AckMessage") + b"".join(parts)
+
+
+def test_each_call_is_of_the_client_that_it_names() -> None:
+    named = [
+        (b"a", b"GO"),
+        (b"a", b"GO"),
+        (b"b", b"GO"),
+        (b"", b"GO"),
+        (b"b", b"JAVA"),
+        (b"b", b""),
+    ]
+
+    async def run() -> None:
+        scene = Scene()
+        for place, (client, language) in enumerate(named):
+            number = 2 * place + 1
+            body = frame_of(0, 1, number, message("AckMessageRequest"))
+            scene.connection.data_received(headers(number, "AckMessage", client, language) + body)
+        assert scene.calls.senders == [
+            (client.decode(), language.decode(), not client) for client, language in named
+        ]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", ["AckMessage", "Telemetry"])
@@ -216,12 +249,12 @@ def test_streams_that_the_server_ends_at_once_leave_nothing(name: str) -> None:
         scene = Scene()
         head = headers(1, name)[9:]
         if name == "AckMessage":  # no content type
-            head = block_of([(b":method", b"POST"), (b":path", b"/x")])
+            head = block_of([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")])
         for number in range(1, 20_001, 2):
             scene.connection.data_received(frame_of(1, 4, number, head))
         assert not scene.connection._coming
         assert scene.counted == 0
-        assert len(scene.ended()) == (10_000 if name == "Nothing" else 0)
+        assert len(scene.ended()) == 10_000
 
     run_scene(run())
 

@@ -27,7 +27,7 @@ from reliable_mq.gateway.http2_frames import (
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 
-HEAD = block_of([(b":method", b"POST"), (b":path", b"/a")])
+HEAD = block_of([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a")])
 SETTINGS = frame_of(4, 0, 0)
 
 
@@ -146,7 +146,7 @@ def test_a_reset_drops_what_waits() -> None:
 def test_trailers_of_the_peer_end_a_body() -> None:
     connection = begun()
     connection.feed(frame_of(1, 4, 1, HEAD) + frame_of(0, 0, 1, b"x"), 0.0)
-    assert [kind for kind, _ in connection.feed(frame_of(1, 5, 1, HEAD), 0.0)] == [ENDED]
+    assert [kind for kind, _ in connection.feed(frame_of(1, 5, 1, b""), 0.0)] == [ENDED]
 
 
 def test_the_window_of_the_peer_is_refilled() -> None:

@@ -22,6 +22,7 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply, request
+from reliable_mq.wire.pop_headers import AckMessageHeader
 
 HANDLE = f"7 {2**42} 60000 3 0 b 0 7 1007"
 
@@ -61,8 +62,8 @@ class Connection:
         self.answers: list[Any] = []
 
     def respond(self, stream: Any, response: Any) -> None:
-        del stream
-        self.answers.append(response)
+        kind = TYPES[f"{stream}Response"]
+        self.answers.append(kind.FromString(response.SerializeToString()))
 
 
 class World:
@@ -84,7 +85,7 @@ class World:
     def call(self, name: str, **fields: Any) -> None:
         call = TYPES[f"{name}Request"](**fields)
         caller = Caller("client-1", "10.0.0.1", {}, float("inf"))
-        stream: Any = None
+        stream: Any = name
         self.calls.answer(self.connection, stream, name, caller, call, None)
 
     def acknowledge(self, *handles: str) -> None:
@@ -116,12 +117,16 @@ class TestOneRequest:
         at.acknowledge(HANDLE)
         ((host, command, on_answer),) = at.broker.told
         assert (host, command.code) == ("10.0.0.1", Ask.ACK_MESSAGE)
-        assert command.ext_fields["extraInfo"] == HANDLE
+        assert command.ack_header == AckMessageHeader(
+            consumer_group="g", topic="orders", queue_id=0, extra_info=HANDLE, offset=7
+        )
         assert at.connection.answers == []
         on_answer(reply(command))
         (found,) = at.connection.answers
         assert [found.status.code, found.entries[0].status.code] == [Code.OK, Code.OK]
-        assert found.entries[0].receipt_handle == HANDLE
+        (entry,) = found.entries
+        assert (entry.message_id, entry.receipt_handle) == ("ID7", HANDLE)
+        assert [found.status.message, entry.status.message] == ["OK", "OK"]
         assert at.cluster.asked == []
 
     @on_loop
@@ -130,6 +135,8 @@ class TestOneRequest:
         at.send()
         ((_, command, on_answer),) = at.broker.told
         assert (command.code, command.body) == (Ask.SEND_MESSAGE_V2, b"x")
+        assert command.send_header is not None
+        assert command.send_header.topic == "orders"
         on_answer(reply(command, ext={"msgId": "A" * 32, "queueOffset": "9"}))
         found = await at.answer()
         assert (found.status.code, found.entries[0].offset) == (Code.OK, 9)

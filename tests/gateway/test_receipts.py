@@ -256,13 +256,13 @@ def test_a_client_that_leaves_during_a_renewal_gives_the_newest_handle_back(
 def test_a_message_that_cannot_be_converted_does_not_hold_the_others_up(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def message_of(record: Any, *more: Any) -> Any:
+    def encode_message(record: Any, *more: Any) -> bytes:
         if record.body == b"bad":
             raise ValueError("out of range")
         return well(record, *more)
 
-    well = receiving.message_of
-    monkeypatch.setattr(asyncio_consuming, "message_of", message_of)
+    well = receiving.encode_message
+    monkeypatch.setattr(asyncio_consuming, "encode_message", encode_message)
 
     async def run() -> None:
         bodies = (b"one", b"bad", b"two")

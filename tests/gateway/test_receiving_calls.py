@@ -56,7 +56,8 @@ class Consumer:
         found: list[Any] = []
 
         def write(answers: Sequence[Any], on_left: OnLeft) -> bool:
-            found.extend(answers)
+            kind = TYPES["ReceiveMessageResponse"]
+            found.extend(kind.FromString(each.SerializeToString()) for each in answers)
             if self.is_there and on_left is not None:
                 on_left(True)
             return self.is_there

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from bench.apache_rocketmq import ApacheRocketMQ, broker_port
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.child_process import port_beside
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
 from tests.waiting import SCENE_SECONDS_MAX, until
@@ -20,7 +21,7 @@ def test_a_consumer_that_stays_gets_what_it_wants_whichever_broker_opens_the_sto
     tmp_path: Path, shell: AdminShell
 ) -> None:
     ours = ReliableMQBroker(tmp_path / "both", "ASYNC_FLUSH", settings=SETTINGS)
-    ours.address = f"127.0.0.1:{broker_port()}"
+    ours.address = f"127.0.0.1:{port_beside(-2)}"
     ours.name_server_address = servers = f"127.0.0.1:{free_port()}"
     apache = ApacheRocketMQ(tmp_path / "both", "ASYNC_FLUSH", SETTINGS)
     apache.address, apache.name_server_address = ours.address, servers

@@ -24,7 +24,7 @@ from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers.file_pruning import can_hold
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_schema import STORED_SCHEMA, columns_of
-from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.offset_rows import OFFSET_SCHEMA, offset_batch
 from reliable_mq.reconcile.brokers.spark_cluster import PullPartition
 from reliable_mq.reconcile.brokers.spark_log_source import LogSource
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from reliable_mq.broker_core.config import BrokerConfig
-from reliable_mq.reconcile.brokers.popped import INVISIBLE_MS_MAX, in_flight, not_beyond
+from reliable_mq.reconcile.brokers.popped import (
+    INVISIBLE_MS_MAX,
+    PopOf,
+    in_flight,
+    not_beyond,
+    oldest_open,
+    pops_of,
+)
 
 NOW = 1_800_000_000_000
 
@@ -98,3 +105,25 @@ def test_committed_offsets_are_not_beyond_what_is_in_flight() -> None:
         ("stock", "orders"): {0: 1},
     }
     assert not_beyond({("g", "t"): {0: 3}}, {("g", "t"): {0: 9}}) == {("g", "t"): {0: 3}}
+
+
+def test_each_hand_out_of_a_message_is_told_in_the_order_of_time() -> None:
+    notes = [
+        checkpoint(c="mail", so=99, pt=NOW - 1_000),
+        note("ack", ao=101),
+        checkpoint(),
+        checkpoint(t="other"),
+    ]
+    found = pops_of(notes, lambda *place: place == ("orders", 2, 101))
+
+    assert found == [
+        PopOf("payments", "orders", 2, 101, NOW - 5_000, NOW + 55_000, True),
+        PopOf("mail", "orders", 2, 101, NOW - 1_000, NOW + 59_000, False),
+    ]
+
+
+def test_the_oldest_checkpoint_whose_time_is_not_over_is_found() -> None:
+    over = checkpoint(pt=NOW - 10_000_000)
+    assert oldest_open([over], NOW, NOW) is None
+    assert oldest_open([over, checkpoint(), checkpoint(pt=NOW)], NOW, NOW) == NOW - 5_000
+    assert oldest_open([over], NOW, 0) == NOW - 10_000_000  # it may not have come back yet

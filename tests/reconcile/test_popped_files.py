@@ -7,7 +7,8 @@ import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC
 from tests.broker_core.pop_world import PopWorld
 
-from reliable_mq.reconcile.brokers.file_popped import read_in_flight
+from reliable_mq.reconcile.brokers.file_popped import read_in_flight, read_pops
+from reliable_mq.wire.properties import UNIQ_KEY
 
 
 def written(world: PopWorld, folder: Path) -> str:
@@ -36,6 +37,30 @@ def test_the_files_say_what_is_in_flight(world: PopWorld, tmp_path: Path) -> Non
     found = read_in_flight(written(world, tmp_path), world.now_ms, world.now_ms)
 
     assert found == {(GROUP, TOPIC): {0: 1}}
+
+
+def test_the_hand_outs_of_a_message_are_found_by_its_records(
+    world: PopWorld, tmp_path: Path
+) -> None:
+    """Nine messages came back: each lies in the retry topic, at the same offsets as others do."""
+    world.start()
+    world.pass_time(12_000)
+    again = world.pop()
+    world.pass_time(1_000)
+    world.stop()
+    chosen = again[3]
+    message_id = chosen.record.property_map()[UNIQ_KEY]
+    store = written(world, tmp_path)
+
+    def is_likely(topic: str, queue_id: int, offset: int) -> bool:
+        return topic == chosen.topic or (topic, queue_id, offset) == (TOPIC, 0, 4)
+
+    found = read_pops(store, message_id, is_likely, 0)
+    assert [(pop.topic, pop.is_ended, failed) for pop, failed in found] == [
+        (TOPIC, False, 0),
+        (chosen.topic, False, 1),
+    ]
+    assert read_pops(store, "another", is_likely, 0) == []
 
 
 def test_a_file_of_the_log_is_opened_once(

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from bench.apache_rocketmq import broker_port
+from bench.child_process import port_beside
 from tests.broker_core.raw_client import RawClient
 from tests.replication.test_pair import MASTER, SLAVE, SYNC_MASTER, end_of, serving, told
 from tests.waiting import eventually, run_scene
@@ -30,7 +30,7 @@ def test_a_master_answers_two_ports_below_too_where_slaves_of_apache_ask(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool
 ) -> None:
     """If that port is taken, the log says what follows from it, and the master serves."""
-    port = broker_port()
+    port = port_beside(-2)
     with socket.socket() as other:
         other.bind(("127.0.0.1", port - 2))
         if is_taken:

@@ -7,7 +7,7 @@ import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld
 from tests.replication.slave_world import Promoted, Slave, a_master, bodies, both_pass
 
-from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
+from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers, OwnLog
 from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.timer_checkpoint import (
@@ -140,8 +140,69 @@ def test_no_timed_message_is_lost_by_a_promotion_and_none_comes_twice(seed: int)
     assert sorted(map(int, bodies(promoted))) == had
 
 
-def told(read_ms: int, queue_offset: int) -> TimerCheckpoint:
-    return TimerCheckpoint(read_ms=read_ms, master_queue_offset=queue_offset)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_a_restarted_master_has_delivered_before_does_not_come_twice(
+    *, is_first: bool
+) -> None:
+    """It is killed between two questions. Then it has taken up more than at the first one, and less
+    than before."""
+    master = a_master()
+    slave = Slave(master)
+    if not is_first:
+        master.send(b"first", TIMER_DELAY_MS="1")
+        both_pass(master, slave, 300)
+        slave.follow()
+    for body in (b"noted", b"lost"):
+        master.send(body, TIMER_DELAY_MS="1")
+        both_pass(master, slave, 300)
+        job = master.core.begin_timer_checkpoint(master.now_ms)
+        if body == b"noted" and job:
+            job()
+    slave.copy()
+    master.disk.kill()
+    master.start()
+    slave.follow()
+    both_pass(master, slave, 2_000)
+    slave.follow()
+    was = bodies(slave)
+
+    promoted = slave.promoted()
+    promoted.pass_time(3_000)
+
+    assert bodies(promoted) == was
+    assert was[-2:] == [b"noted", b"lost"]
+
+
+def test_a_slave_is_promoted_while_its_master_delivers_late_messages() -> None:
+    """The master has lost the files of its timers. It takes up what was due long ago, and has no
+    slot for that time any more."""
+    count = 2_500
+    master = a_master()
+    slave = Slave(master)
+    for number in range(count):
+        master.send(b"%d" % number, TIMER_DELAY_SEC="1")
+    slave.follow()
+    master.disk.kill()
+    for name in ("timerwheel", PATH):
+        master.disk.remove(name)
+    master.now_ms = slave.now_ms = slave.now_ms + 600_000
+    master.start()
+    for _ in range(4):  # the third turn has taken up all of them, and each delivers 1,000
+        both_pass(master, slave, 100)
+        slave.ask_tables()
+        slave.copy()
+        assert slave.settle()
+    assert len(bodies(slave)) == 2_000
+
+    promoted = slave.promoted()
+    promoted.pass_time(1_000)
+
+    assert sorted(map(int, bodies(promoted))) == list(range(count))
+
+
+def told(read_ms: int, queue_offset: int, *, has_late: bool = False) -> TimerCheckpoint:
+    taken_up = 0 if has_late else queue_offset
+    return TimerCheckpoint(read_ms=read_ms, queue_offset=taken_up, master_queue_offset=queue_offset)
 
 
 def followed() -> FollowedTimers:
@@ -152,9 +213,9 @@ def followed() -> FollowedTimers:
 def test_a_message_counts_as_delivered_if_it_was_taken_up_a_question_before() -> None:
     """The master may have taken it up late, into a slot that is not delivered yet."""
     timers = followed()
-    timers.take(told(50_500, 7), 1_000, 49_000)
+    timers.take(told(50_500, 7), OwnLog(1_000, 49_000, 7))
     assert timers.known == TimerCheckpoint(), "one answer says nothing"
-    timers.take(told(55_500, 9), 2_000, 54_000)
+    timers.take(told(55_500, 9), OwnLog(2_000, 54_000, 9))
     assert timers.known == TimerCheckpoint(
         read_ms=55_000, delivered_end=1_000, done_before=7, done_ms=55_000
     )
@@ -163,30 +224,47 @@ def test_a_message_counts_as_delivered_if_it_was_taken_up_a_question_before() ->
 def test_a_master_whose_timers_lag_is_believed_when_they_have_caught_up() -> None:
     """Until then a delivery of a later slot may be in front of the place to search from."""
     timers = followed()
-    timers.take(told(50_000, 7), 1_000, 55_000)
-    timers.take(told(55_000, 8), 2_000, 60_000)
+    timers.take(told(50_000, 7), OwnLog(1_000, 55_000, 7))
+    timers.take(told(55_000, 8), OwnLog(2_000, 60_000, 8))
     assert timers.known == TimerCheckpoint()
-    timers.take(told(61_000, 9), 3_000, 65_000)
+    timers.take(told(61_000, 9), OwnLog(3_000, 65_000, 9))
     assert (timers.known.done_ms, timers.known.delivered_end) == (61_000, 2_000)
 
 
 def test_a_master_that_has_restarted_and_says_less_changes_nothing() -> None:
     timers = followed()
-    timers.take(told(50_000, 7), 1_000, 49_000)
-    timers.take(told(55_000, 8), 2_000, 54_000)
+    timers.take(told(50_000, 7), OwnLog(1_000, 49_000, 7))
+    timers.take(told(55_000, 8), OwnLog(2_000, 54_000, 8))
     known = timers.known
-    timers.take(told(52_000, 3), 3_000, 54_500)
-    timers.take(told(54_000, 3), 4_000, 54_500)
+    timers.take(told(52_000, 3), OwnLog(3_000, 54_500, 8))
+    timers.take(told(54_000, 3), OwnLog(4_000, 54_500, 8))
     assert timers.known == known
 
 
-def test_a_restarted_master_is_believed_when_it_is_as_far_as_before() -> None:
-    """It has delivered messages 5 and 6 before, in front of the place to search from."""
+def test_deliveries_are_searched_from_where_the_log_had_nothing_that_is_not_taken_up() -> None:
+    """The master was killed after the first question. It has delivered messages up to 9 before."""
     timers = followed()
-    timers.take(told(50_000, 7), 1_000, 55_000)
-    timers.take(told(50_000, 5), 2_000, 56_000)
-    timers.take(told(60_000, 6), 3_000, 57_000)
-    timers.take(told(61_000, 7), 4_000, 58_000)
+    timers.take(told(50_000, 5), OwnLog(1_000, 49_000, 5))
+    timers.take(told(50_000, 6), OwnLog(2_000, 56_000, 10))
+    timers.take(told(60_000, 10), OwnLog(3_000, 57_000, 10))
+    assert (timers.known.done_before, timers.known.delivered_end) == (6, 1_000)
+    timers.take(told(61_000, 10), OwnLog(4_000, 60_500, 10))
+    assert (timers.known.done_before, timers.known.delivered_end) == (10, 3_000)
+
+
+def test_a_master_is_not_believed_that_never_had_taken_up_what_the_log_has() -> None:
+    timers = followed()
+    for number in range(1, 4):
+        timers.take(told(50_000 * number, 5), OwnLog(1_000 * number, 1_000, 6 + number))
     assert timers.known == TimerCheckpoint()
-    timers.take(told(62_000, 8), 5_000, 59_000)
-    assert (timers.known.done_before, timers.known.delivered_end) == (7, 4_000)
+
+
+def test_a_master_with_late_messages_says_nothing() -> None:
+    """They are due in the slot of their own time, and delivered in a later one."""
+    timers = followed()
+    timers.take(told(50_000, 5), OwnLog(1_000, 49_000, 5))
+    timers.take(told(51_000, 5, has_late=True), OwnLog(2_000, 50_000, 5))
+    assert timers.known == TimerCheckpoint()
+    timers.take(told(52_000, 5), OwnLog(3_000, 51_000, 5))
+    timers.take(told(53_000, 5), OwnLog(4_000, 52_000, 5))
+    assert (timers.known.done_before, timers.known.done_ms) == (5, 53_000)

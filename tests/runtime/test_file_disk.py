@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.forked_child import in_child
 
+from reliable_mq.broker_core.store.disk import JoinedRows, RowsText
 from reliable_mq.errors import StoreError, StoreInUse
 from reliable_mq.runtime import disk_file, file_disk
 from reliable_mq.runtime.file_disk import FileDisk
@@ -263,3 +264,29 @@ def test_names_that_were_written_back_together_are_not_synced_one_by_one(
     assert synced == []
     file.close()
     disk.close()
+
+
+def test_a_long_table_reaches_the_medium_bit_by_bit_and_a_short_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of the log waits for all that is on its way to the medium."""
+    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        file_disk, "_SYNC_RANGE", lambda _file, at, size, _flags: ranges.append((at, size))
+    )
+    rows = [f"{number:0999}" for number in range(1_000)]
+    parts = [JoinedRows(rows[at : at + 10], ",") for at in range(0, 1_000, 10)]
+    disk = FileDisk(tmp_path)
+    for count, is_paced in ((10, True), (100, False), (100, True)):
+        assert not ranges
+        text = RowsText("<", parts[:count], ",", ">")
+        text.is_paced = is_paced
+        disk.write_text("config/topics.json", text)
+    assert disk.read_text("config/topics.json") == "<" + ",".join(rows) + ">"
+    disk.close()
+
+    assert [at for at, _size in ranges] == [0, *(at + size for at, size in ranges[:-1])]
+    first, *others = (size for _at, size in ranges)
+    assert first >= file_disk._PACED_FROM > file_disk._PACED_SIZE
+    assert len(others) > 5
+    assert max(others) < 2 * file_disk._PACED_SIZE

@@ -17,6 +17,7 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
+from reliable_mq.runtime import server_connection
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -135,5 +136,39 @@ def test_turns_are_short_while_somebody_sends_single_requests() -> None:
             assert echo.listener.slice_seconds == 0.001, "nobody else waits for this peer"
             assert await is_served(*await connect(echo))
             assert echo.listener.slice_seconds == 0.00025
+
+    run(test)
+
+
+def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
+    """They come into being in one go. Single requests are served meanwhile."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            honest = await connect(echo)
+            _, flooder = await connect(echo)
+            assert await is_served(*honest)
+            echo.listener.is_held_back = True
+            flooder.write(SEND * 10)
+            await eventually(lambda: echo.listener._waiting)
+            assert await is_served(*honest)
+            assert len(echo.seen) == 2
+            echo.listener.invariants()
+
+            echo.listener.go_on()
+            await eventually(lambda: len(echo.seen) == 12)
+
+    run(test)
+
+
+def test_many_new_queues_are_a_flood_only_while_somebody_sends_single_requests() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            turns, most = echo.listener.turns, server_connection._NEW_AT_ONCE
+            assert not turns.is_flooded(1_000)
+            assert await is_served(*await connect(echo))
+            assert [turns.is_flooded(begun) for begun in (most, most + 1)] == [False, True]
+            turns.made = 2
+            assert [turns.is_flooded(begun) for begun in (most + 2, most + 3)] == [False, True]
 
     run(test)

@@ -13,6 +13,7 @@ from tests.waiting import TURNS, eventually
 
 from reliable_mq.errors import AddressRefused
 from reliable_mq.line_limit import LINES_A_MINUTE
+from reliable_mq.runtime import listener
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.wire.command import encode_command, reply, request
@@ -176,6 +177,37 @@ def test_a_connection_that_is_silent_both_ways_is_closed(
             assert "silent" in caplog.text
 
     caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
+    run(test)
+
+
+def test_silent_connections_are_looked_for_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look at 10,000 at once would hold the loop up for 4 ms, every 30 seconds."""
+    looks: list[int] = []
+    look = ServerConnection.close_if_idle
+    turns = [0]
+
+    def counted(connection: ServerConnection, silent_since: float) -> None:
+        looks.append(turns[0])
+        look(connection, silent_since)
+
+    async def test() -> None:
+        async with serving(idle_seconds=0.4) as echo:
+            loop = asyncio.get_running_loop()
+
+            def turn() -> None:
+                turns[0] += 1
+                loop.call_soon(turn)
+
+            turn()
+            peers = [await connect(echo) for _ in range(20)]
+            await eventually(lambda: len(echo.gone) == len(peers))
+            assert len(looks) >= len(peers)
+            assert max(map(looks.count, looks)) <= 3, looks
+
+    monkeypatch.setattr(listener, "_CHECKED_AT_ONCE", 3)
+    monkeypatch.setattr(ServerConnection, "close_if_idle", counted)
     run(test)
 
 

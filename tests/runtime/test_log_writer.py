@@ -27,6 +27,7 @@ class GatedSegment:
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.written: list[bytes] = []
+        self.zeros: list[int] = []  # where they begin
         self.syncs = 0
         self.is_syncing = threading.Event()
         self.gate = threading.Event()
@@ -41,7 +42,7 @@ class GatedSegment:
         self.written += parts
 
     def write_ahead(self, at: int) -> None:
-        pass
+        self.zeros.append(at)
 
     def sync(self) -> None:
         self.is_syncing.set()
@@ -100,6 +101,26 @@ def test_turns_that_come_during_a_sync_share_the_next_one() -> None:
     assert b"".join(segment.written) == b"abcd"
     assert reports.ends == [(1, True), (4, True)]
     assert segment.syncs == 2
+
+
+def test_zeros_are_written_ahead_while_each_sync_has_little() -> None:
+    """They save more than they cost only then: a copy of a whole log writes everything twice."""
+    little, much = 1_000, 300_000
+
+    async def scenario() -> GatedSegment:
+        segment = GatedSegment()
+        writer = LogWriter(MemoryDisk(), 0, Reports(), on_broken=fail)
+        at = 0
+        for size in (little, much, much, little, little):
+            writer.write_turn(turn(segment, at, bytes(size)))
+            await writer.drain()
+            at += size
+        writer.close()
+        return segment
+
+    # whether a write gets zeros is decided by the sync before it
+    ends = [little, little + much, little + 2 * much, 2 * (little + much), 3 * little + 2 * much]
+    assert asyncio.run(scenario()).zeros == [ends[0], ends[1], ends[4]]
 
 
 def test_nothing_is_reported_before_it_is_synced() -> None:

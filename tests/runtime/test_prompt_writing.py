@@ -2,13 +2,15 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
 from tests.runtime.test_log_writer import GatedSegment, Reports, fail, one_turn, turn
 
-from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.broker_core.state import Turn
+from reliable_mq.broker_core.store.disk import DiskFile, FileText, RowsText
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
@@ -185,6 +187,54 @@ def test_the_syncs_of_a_copy_in_bulk_run_elsewhere_while_more_is_taken() -> None
         others.begun.pop()()
         ends = [1, 1 + len(much), 1 + 2 * len(much)]
         assert reports.ends == [(end, True) for end in ends]
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_syncs_no_log_while_tables_are_written() -> None:
+    """The sync waits for the medium, which is busy with the table. The loop serves others."""
+
+    class SlowDisk(MemoryDisk):
+        def write_text(self, path: str, text: FileText) -> None:
+            assert gate.wait(60)
+            super().write_text(path, text)
+
+    gate = threading.Event()
+
+    async def scenario() -> None:
+        segment, reports, others = GatedSegment(), Reports(), Elsewhere()
+        saved = asyncio.Event()
+        syncs = PromptSyncs(others, Seconds(0.0))
+        writer = LogWriter(SlowDisk(), 0, reports, syncs, on_saved=saved.set)
+        writer.write_turn(turn(segment, 0, b"a"))
+        writer.write_turn(Turn(None, [], {"config/topics.json": "{}"}, []))
+        writer.write_turn(turn(segment, 1, b"b"))
+        assert (segment.syncs, len(others.begun)) == (1, 1)
+        others.begun.pop()()
+        gate.set()
+        await saved.wait()
+        writer.write_turn(turn(segment, 2, b"c"))
+        assert (segment.syncs, len(others.begun)) == (3, 0)
+        assert reports.ends == [(1, True), (2, True), (3, True)]
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_table_is_written_bit_by_bit_only_if_somebody_waits_for_the_log() -> None:
+    """Else it would only take longer: who creates one topic after another waits for each write."""
+
+    async def scenario() -> None:
+        segment = GatedSegment()
+        writer = LogWriter(MemoryDisk(), 0, Reports(), PromptSyncs(None, Seconds(0.0)))
+        texts = [RowsText("{", [], ",", "}") for _ in range(2)]
+        writer.write_turn(Turn(None, [], {"config/topics.json": texts[0]}, []))
+        writer.write_turn(turn(segment, 0, b"a"))
+        writer.write_turn(Turn(None, [], {"config/topics.json": texts[1]}, []))
+        assert [text.is_paced for text in texts] == [False, True]
         await writer.drain()
         writer.close()
 

@@ -17,7 +17,9 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 
@@ -92,3 +94,36 @@ def test_queues_that_grow_while_others_are_synced_wait_for_the_next_checkpoint(
     assert not watch.causes
     assert at_once[1:3] == [0, 0]
     assert all(disk.size_of(queue.path_of(0)) > 0 for queue in queues)
+
+
+def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a flood of sends to new topics makes a few in one turn of the loop."""
+    watch, count = Watch(), 5
+    told: list[int] = []
+    held: list[int] = []
+
+    def is_flooded(turns: TurnShares, begun: int) -> bool:
+        told.append(begun - turns.made)
+        return begun > turns.made
+
+    go_on = Listener.go_on
+
+    def going_on(listener: Listener) -> None:
+        held.append(listener.turns.made)
+        go_on(listener)
+
+    monkeypatch.setattr(TurnShares, "is_flooded", is_flooded)
+    monkeypatch.setattr(Listener, "go_on", going_on)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            for number in range(count):
+                await peer.send(f"new-{number}")
+            assert not server.listener.is_held_back
+
+    asyncio.run(scenario())
+    assert not watch.causes
+    assert max(told) == 1
+    assert held == [1, 2, 3, 4, 5]

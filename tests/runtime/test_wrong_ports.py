@@ -14,7 +14,7 @@ from reliable_mq.gateway.http2_frames import PREFACE, frame_of
 from reliable_mq.runtime.wrong_ports import at_grpc_port, at_remoting_port
 from reliable_mq.wire.command import encode_command, request
 
-CALL = block_of([(b":method", b"POST"), (b":path", b"/x/y")])
+CALL = block_of([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x/y")])
 GRPC = PREFACE + frame_of(4, 0, 0)
 
 

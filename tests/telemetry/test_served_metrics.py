@@ -14,10 +14,12 @@ import pytest
 from bench.child_process import ChildError, LoggedProcess
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.gateway.grpc_client import client_at
 from tests.reconcile.test_report import summary
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
+from reliable_mq.gateway.codes import Code
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.telemetry.metrics import METRICS
 from reliable_mq.testing.local_servers import free_port
@@ -133,7 +135,21 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     start("namesrv", "--port", "0", "--metrics-port", str(name_server_port)).wait_for(
         r"^ready ", 60.0
     )
+    endpoint_port = free_port()
+    endpoint = start(
+        *("proxy", "--namesrv", shop.at, "--port", "0", "--metrics-port", str(endpoint_port))
+    ).wait_for(r"^ready namesrv=\S+ grpc=(\S+)", 60.0)[1]
     start("run", "metered_shop:mq", "--metrics-port", str(run_port)).wait_for(r"is ready", 60.0)
+    with client_at(endpoint) as client:
+        stream = client.producer("nothing")  # without a name it would be cancelled
+        code = client.send("nowhere").status.code
+        assert code == Code.TOPIC_NOT_FOUND
+        until(lambda: value(endpoint_port, "reliable_mq_endpoint_command_streams") == 1)
+        assert value(endpoint_port, "reliable_mq_endpoint_connections") == 1
+        assert value(endpoint_port, "reliable_mq_endpoint_clients") == 1
+        sent = {"call": "SendMessage", "code": str(int(code))}
+        until(lambda: value(endpoint_port, "reliable_mq_endpoint_calls_total", **sent) == 1)
+        stream.cancel()
     with sqlite3.connect(shop.file) as rows:
         rows.execute(
             "INSERT INTO rmq_escalation (kind, message_id, topic, reason, create_date)"
@@ -149,7 +165,7 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     until(lambda: value(shop.broker_port, "reliable_mq_broker_slave_sent_bytes_total") > 0)
     until(lambda: value(slave_port, "reliable_mq_broker_master_received_bytes_total") > 0)
 
-    ports = (shop.broker_port, slave_port, name_server_port, run_port)
+    ports = (shop.broker_port, slave_port, name_server_port, endpoint_port, run_port)
     seen: dict[str, int] = {}
     for port in ports:
         for name, family in scraped(port).items():

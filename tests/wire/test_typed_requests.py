@@ -21,6 +21,7 @@ from reliable_mq.wire.headers import (
     PullResultHeader,
     SendResultHeader,
 )
+from reliable_mq.wire.pop_headers import AckMessageHeader
 
 # In the order of Apache's client, fields of the same name in its super classes among them.
 PULL = {
@@ -89,6 +90,43 @@ def test_what_reads_as_typed_reads_the_same_in_general(
         return
     try:
         assert command.pull_header == PullMessageHeader.decode(general.ext_fields)
+    except HeaderInvalid as error:
+        pytest.fail(f"the general way refuses it: {error}")
+
+
+# In the order of Apache's client.
+ACK = {
+    "queueId": "3",
+    "extraInfo": "96 1763715000000 60000 5 0 apache 3 97",
+    "offset": "97",
+    "topic": "bench",
+    "consumerGroup": "readers",
+    "bname": "apache",
+}
+
+
+def test_an_acknowledgement_is_read_in_one_pass() -> None:
+    command = decode_request(frame_of(ACK, RequestCode.ACK_MESSAGE))
+
+    assert command.ack_header == AckMessageHeader.decode(ACK)
+    assert command.ext_fields == {}
+    assert (command.code, command.opaque) == (RequestCode.ACK_MESSAGE, 7)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ACK)) | TEXT, ODD, max_size=4), st.integers(0, 3))
+def test_an_acknowledgement_that_reads_as_typed_reads_the_same_in_general(
+    ext: dict[str, object], missing: int
+) -> None:
+    kept = list(ACK.items())[missing:]
+    frame = frame_of({**dict(kept), **ext}, RequestCode.ACK_MESSAGE)
+
+    command, general = decode_request(frame), decode_command(frame)
+
+    if command.ack_header is None:
+        assert command == general
+        return
+    try:
+        assert command.ack_header == AckMessageHeader.decode(general.ext_fields)
     except HeaderInvalid as error:
         pytest.fail(f"the general way refuses it: {error}")
 

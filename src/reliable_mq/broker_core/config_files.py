@@ -3,7 +3,7 @@
 Receives the paths of changed tables. Returns texts to write. Does not know their content. A text is
 made when the write begins, not when its table changes. One write is under way at a time, so on a
 slow disk more changes share one write. Thousands of callbacks may wait for it, so they are called a
-few at a time.
+few at a time. And then the files rest before the next write.
 """
 
 from collections import deque
@@ -14,6 +14,9 @@ from reliable_mq.broker_core.store.disk import FileText
 _Dump = Callable[[], FileText]
 _Act = Callable[[], None]
 _ACTS_AT_ONCE = 64
+_MANY_ACTS = 128  # a new topic has two
+_REST = 9  # times as long as the write took
+_REST_MS_MAX = 1_000
 
 
 class ConfigFiles:
@@ -34,6 +37,7 @@ class ConfigFiles:
         self._waiting_under_way: list[_Act] = []
         self.on_change: Callable[[str], None] = lambda _path: None
         self.due: deque[_Act] = deque()
+        self._rest_end_ms = 0
 
     @property
     def is_under_way(self) -> bool:
@@ -60,17 +64,28 @@ class ConfigFiles:
         else:
             act()
 
-    def take_texts(self) -> dict[str, FileText]:
-        """Return the texts to write now, by path; empty while a write is under way."""
-        if not self.changed or self._under_way:
+    def take_texts(self, now_ms: int = 0) -> dict[str, FileText]:
+        """Return the texts to write now, by path; empty during a write, and while files rest."""
+        is_resting = now_ms < self._rest_end_ms <= now_ms + _REST_MS_MAX  # the clock may go back
+        if not self.changed or self._under_way or is_resting:
             return {}
         self._under_way, self.changed = self.changed, {}
         self._waiting_under_way, self._waiting = self._waiting, []
         return {path: dump() for path, dump in self._under_way.items()}
 
-    def saved(self) -> None:
-        """Note that the texts of the last `take_texts` are on the medium; see `call_some`, too."""
+    def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
+        """Note that the texts of the last `take_texts` are on the medium; see `call_some`, too.
+
+        If very many callbacks have waited for them, the next write begins after a rest. So a flood
+        of changes does not keep the medium busy: each sync of the log would have to wait for it.
+
+        Args:
+            now_ms: the time.
+            seconds: how long the write took; 0, the default, if nobody is held up: no rest.
+        """
         self._under_way = {}
+        if len(self._waiting_under_way) >= _MANY_ACTS:
+            self._rest_end_ms = now_ms + min(int(1000 * _REST * seconds), _REST_MS_MAX)
         self.due += self._waiting_under_way
         self._waiting_under_way = []
         self.call_some()
@@ -79,6 +94,10 @@ class ConfigFiles:
         """Call the next callbacks whose changes are on the medium."""
         for _ in range(min(_ACTS_AT_ONCE, len(self.due))):
             self.due.popleft()()
+
+    def end_rest(self) -> None:
+        """Let the next write begin at once."""
+        self._rest_end_ms = 0
 
     def take_rest(self) -> dict[str, FileText]:
         """Return all texts that may not be on the medium; no callback is called any more."""

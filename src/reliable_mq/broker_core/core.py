@@ -7,7 +7,7 @@ flush type promises.
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from reliable_mq.access.access_settings import begin_access
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
@@ -274,10 +274,10 @@ class BrokerCore:
                 answer = handler(state, request)
         except Exception as error:  # noqa: BLE001 - it is told and logged there
             answer = answer_to_failed(state, request, error)
-        if isinstance(answer, Generator):
-            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
-        else:
+        if answer is None or isinstance(answer, Command):
             self._end(request, pending, answer)
+        else:
+            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
 
     def _end(
         self, request: Request, pending: audited.PendingAct | None, answer: Command | None
@@ -355,7 +355,7 @@ class BrokerCore:
             try_to_record_acks(state)
         if state.halves.is_op_due:
             state.try_to_record_settled()
-        files = state.files.take_texts() if state.files.changed else {}
+        files = state.files.take_texts(now_ms) if state.files.changed else {}
         log, statistics = state.store.log, state.statistics
         batch = state.store.take_batch() if log.pending else None
         turn = Turn(batch, state.answers.end_turn(log.end), files, state.registered_replies)
@@ -442,12 +442,16 @@ class BrokerCore:
         if state.popped.uncommitted:
             state.popped.stored(end, state.offsets)
 
-    def saved(self) -> None:
+    def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
         """Note that the files of the last turn with files are on the medium.
 
         Many requests may have waited for this. The next turns release those that are left.
+
+        Args:
+            now_ms: the time.
+            seconds: how long the write took, if it held others up; see `ConfigFiles.saved`.
         """
-        self.state.files.saved()
+        self.state.files.saved(now_ms, seconds)
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
         state = self.state

@@ -17,6 +17,7 @@ import msgspec
 
 from reliable_mq.broker_core.commits_at_slave import TOLD_AT_ONCE, CommittedPlace
 from reliable_mq.broker_core.delivery import schedule, topic_counts
+from reliable_mq.broker_core.delivery.followed_timers import OwnLog
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.state import BrokerState
@@ -34,7 +35,7 @@ class MasterTables:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._asked_at = (0, 0)  # where this log ended before the questions, and its last time
+        self._own_log = OwnLog(0, 0, 0)  # before the questions
         self._answers: list[tuple[RequestCode, bytes]] = []  # of this round, not taken over yet
         self._waiting: list[tuple[RequestCode, bytes]] = []  # of an earlier round
         self.log_end = 0  # of the master, behind `_waiting`
@@ -52,7 +53,10 @@ class MasterTables:
         codes = [*_TABLES]
         if not self._waiting:
             store = self._state.store
-            self._asked_at = store.log.end, store.appender.last_time_ms
+            timed = store.queue(TIMER_TOPIC, 0)
+            self._own_log = OwnLog(
+                store.dispatched, store.appender.last_time_ms, timed.end if timed else 0
+            )
             codes += [*_PROGRESS]
         return [request(code) for code in (*codes, RequestCode.GET_BROKER_RUNTIME_INFO)]
 
@@ -180,7 +184,7 @@ class MasterTables:
     def _take_timers(self, body: bytes, _now_ms: int) -> None:
         if self._state.store.queue(TIMER_TOPIC, 0) is not None:
             told = timer_checkpoint_from(body)
-            self._state.timers.followed.take(told, *self._asked_at)
+            self._state.timers.followed.take(told, self._own_log)
 
     def _take_timer_counts(self, body: bytes, _now_ms: int) -> None:
         counts = self._state.timers.counts

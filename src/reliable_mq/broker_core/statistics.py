@@ -35,8 +35,11 @@ WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE = 0
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
-# Work of one slice, in queues or pulls, and in counters: some tenths of a ms of the event loop.
-_QUEUES_AT_ONCE = 64
+# Work of one slice, in microseconds of queues, in pulls, and in counters: some tenths of a ms.
+_SLICE_US = 500
+_QUEUE_US = 5
+_NEW_COUNTER_US = 2  # a new topic has three counters
+_PULLS_AT_ONCE = 64
 _ITEMS_AT_ONCE = 512
 _NOTHING = object()
 _T = TypeVar("_T")
@@ -225,19 +228,24 @@ class Statistics:
         self._shared_put, self._put_time = self._put_time, _Time()
         self._shared_get, self._get_time = self._get_time, _Time()
         self._add_to_totals(Totals(missed=missed))
-        for queues in _slices(grown, _QUEUES_AT_ONCE):
-            put = sum(self._count_growth(queue, now_ms) for queue in queues)
-            self._add_to_totals(Totals(put=put))
-            if len(queues) == _QUEUES_AT_ONCE:
+        put = cost = 0
+        for queue in grown:
+            known = len(self._items)
+            put += self._count_growth(queue, now_ms)
+            cost += _QUEUE_US + _NEW_COUNTER_US * (len(self._items) - known)
+            if cost >= _SLICE_US:
+                self._add_to_totals(Totals(put=put))
+                put = cost = 0
                 yield
-        for some in _slices(pulls.items(), _QUEUES_AT_ONCE):
+        self._add_to_totals(Totals(put=put))
+        for some in _slices(pulls.items(), _PULLS_AT_ONCE):
             for (topic, group, queue_id), counts in some:
                 self._count_pulls(topic, group, queue_id, counts, now_ms)
             found = sum(times for _key, (_count, _size, times) in some)
             given = sum(count for _key, (count, _size, _times) in some)
             self.got_size += sum(size for _key, (_count, size, _times) in some)
             self._add_to_totals(Totals(found=found, given=given))
-            if len(some) == _QUEUES_AT_ONCE:
+            if len(some) == _PULLS_AT_ONCE:
                 yield
 
     def _add_to_totals(self, more: Totals) -> None:

@@ -210,7 +210,8 @@ async def _serve(
         endpoint = None
         if grpc_port is not None and isinstance(server, BrokerServer):
             endpoint = await started_endpoint(server, options, grpc_port)
-        metrics.serve_figures(*metrics_at, server.measure)
+        measures = [server.measure, *([] if endpoint is None else [endpoint.measure])]
+        metrics.serve_figures(*metrics_at, lambda: [each for one in measures for each in one()])
         where = f"broker={server.address} namesrv={server.name_server_address}"
         grpc = "" if endpoint is None else f" grpc={endpoint.address}"
         print(f"ready {where} store={options.store}{grpc}", flush=True)

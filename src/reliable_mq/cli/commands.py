@@ -32,6 +32,31 @@ OLD_OPTIONS: Mapping[str, str] = {
 Never remove a row: an old command line keeps working.
 """
 
+OTHERS_COMMANDS: Mapping[str, str] = {
+    "beat": "resend",
+    "check": "doctor",
+    "consume": "run",
+    "consumer": "run",
+    "consumers": "group",
+    "deadletter": "dlq",
+    "deadletters": "dlq",
+    "health": "doctor",
+    "lag": "group progress",
+    "messages": "message",
+    "new": "init",
+    "outbox": "stub",
+    "queues": "topic",
+    "relay": "resend",
+    "scheduler": "resend",
+    "server": "broker",
+    "start": "dev",
+    "status": "doctor",
+    "upgrade": "migrate",
+    "worker": "run",
+    "workers": "run",
+}
+"""What other tools call a command -> its name here."""
+
 _APP = "--app"
 _APPLICATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LEAVE_OUT = ", or leave it out"
@@ -57,9 +82,19 @@ def unusable(error: Any) -> str:
     if name := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
         close = _meant(name, error.possibilities or ())
         text = f"No such option: {name}" + (f". Did you mean {close}?" if close else "")
+    if word := _known_elsewhere(text, context):
+        text = f"No such command '{word}'. Did you mean '{OTHERS_COMMANDS[word]}'?"
     if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
         return text.replace(". Did you", ": did you") + where.replace("; see", " See")
     return text.removesuffix(".") + where
+
+
+def _known_elsewhere(text: str, context: Any) -> str:
+    """Return the word that other tools have for one of our commands; "": the text names none."""
+    found = re.match(r"No such command '([\w-]+)'", text)
+    at_root = context is not None and context.parent is None
+    word = found[1].lower() if found and at_root else ""
+    return word if word in OTHERS_COMMANDS else ""
 
 
 def _meant(typed: str, options: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ def standing(
     history: MessageHistory,
     records: Sequence[ReceivedMessage] = (),
     found_by: str = "",
+    flying: Sequence[str] = (),
 ) -> Standing:
     """Return where a message stands.
 
@@ -39,12 +40,14 @@ def standing(
         history: its rows in the databases.
         records: its records at the brokers.
         found_by: the options with which another command finds the databases, for hints.
+        flying: the groups that have it in flight by the message.
     """
     consumed = sorted(
         row["consumer_group"] for row in history.logs if row["state"] == LogState.CONSUMED
     )
     given_up = sorted(_given_up(history, records) - set(consumed))
     stub = history.stub
+    in_flight = f", in flight at {' and '.join(flying)}" if flying else ""
     if stub is not None and stub["status"] == StubStatus.VOIDED:
         return Standing(Level.OK, "voided by a person: it is not sent any more")
     if given_up:
@@ -57,7 +60,7 @@ def standing(
     by_whom = f"consumed by {' and '.join(consumed)}" if consumed else "consumed by nobody yet"
     if stub is None:
         known = bool(consumed or records or history.logs)
-        text = f"{by_whom}; its stub is in no database that was asked"
+        text = f"{by_whom}{in_flight}; its stub is in no database that was asked"
         return Standing(Level.OK if known else Level.WARNING, text)
     if stub["status"] == StubStatus.CONFIRMED:
         needed = groups_of(stub["required_groups"])
@@ -74,7 +77,7 @@ def standing(
     missing = f", still missing {' and '.join(waits)}" if waits and consumed else ""
     if stub["broker_name"] is None:
         return Standing(Level.WARNING, "committed, and not stored by a broker yet")
-    return Standing(Level.WARNING, f"stored by the broker, {by_whom}{missing}")
+    return Standing(Level.WARNING, f"stored by the broker, {by_whom}{missing}{in_flight}")
 
 
 def _given_up(history: MessageHistory, records: Sequence[ReceivedMessage]) -> set[str]:

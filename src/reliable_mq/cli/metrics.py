@@ -1,4 +1,4 @@
-"""`--metrics-port` of `run`, `resend`, `broker` and `namesrv`: serves metrics to Prometheus.
+"""`--metrics-port` of `run`, `resend`, `broker`, `namesrv` and `proxy`: serves metrics.
 
 A library that every command imports must not listen: the second command would find the port in use.
 So only commands that run for long serve metrics. There is no variable for the port: two commands
@@ -77,7 +77,7 @@ def serve_metrics(host: str, port: int, registry: Any = None) -> None:
 
 
 def serve_figures(host: str, port: int, measure: Callable[[], list[LoopFigures]]) -> None:
-    """Serve the figures of a broker or name server; see `serve_metrics`.
+    """Serve the figures of a server; see `serve_metrics`.
 
     Args:
         host: the address to listen on.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.cli import log_options, server_properties
+from reliable_mq.cli import log_options, metrics, server_properties
 from reliable_mq.cli.serving import beat_until, stop_signals
 from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.limits import PORT_MAX
@@ -41,6 +41,8 @@ def command(
         typer.Option(help="A file with properties, such as those of TLS.", show_default=False),
     ] = None,
     settings: server_properties.Settings = None,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -55,10 +57,12 @@ def command(
     names = list(split_addresses(listed)) if listed.strip(" ;,") else []
     if not names:
         raise ConfigurationError("--namesrv is missing: name the name servers of the cluster")
-    uvloop.run(_serve(names, host, port, properties))
+    uvloop.run(_serve(names, (host, port), properties, (metrics_host, metrics_port)))
 
 
-async def _serve(names: list[str], host: str, port: int, properties: dict[str, str]) -> None:
+async def _serve(
+    names: list[str], at: tuple[str, int], properties: dict[str, str], metrics_at: tuple[str, int]
+) -> None:
     from reliable_mq.gateway.asyncio_gateway import Gateway  # noqa: PLC0415 - it needs an extra
     from reliable_mq.runtime.grpc_server import GrpcServer  # noqa: PLC0415
     from reliable_mq.runtime.grpc_trust import TrustCheck  # noqa: PLC0415
@@ -89,12 +93,13 @@ async def _serve(names: list[str], host: str, port: int, properties: dict[str, s
     with stop_signals() as stop:
         keep_collections_short()
         try:
-            await server.bind(host, port)
+            await server.bind(*at)
         except AddressRefused as error:
             raise AddressRefused(f"{error}: --port (0: a free one)") from error
         if tls_settings.is_serving:
             tls.watch()
         await server.serve()
+        metrics.serve_figures(*metrics_at, server.measure)
         print(f"ready namesrv={';'.join(names)} grpc={server.address}", flush=True)
         check = TrustCheck(gateway.upstream, user, needs_users=is_signed)
         checking = asyncio.create_task(check.run())

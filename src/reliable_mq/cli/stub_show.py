@@ -1,5 +1,6 @@
 """`reliable-mq stub show`: where is this message? Its stub, its state, and all that happened."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,13 @@ from reliable_mq.cli.found_messages import (
     records_of,
     utc_now,
 )
+from reliable_mq.cli.found_pops import (
+    HandedOut,
+    as_rows,
+    entries_of,
+    flying,
+    pops_of_message,
+)
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.cli.printing import age_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
@@ -27,7 +35,6 @@ from reliable_mq.database.sql_stub_table import MEANINGS
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
-from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.stub import groups_of
 
 MATCHES = ("message_id", "time", "age", "topic", "tag", "key", "groups", "state")
@@ -42,6 +49,18 @@ OneDatabase = Annotated[
 ]
 
 
+Stores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store",
+        metavar="[NAME=]DIR",
+        help="Store directory of a broker, running or not: read there what is in flight by the"
+        " message. Repeat it for several brokers. Needs the extra spark.",
+        show_default=False,
+    ),
+]
+
+
 @takes_options_of(options.place_of, "place")
 def show(
     *,
@@ -51,12 +70,14 @@ def show(
     place: options.Place,
     database_name: OneDatabase = "",
     broker: options.Broker = "",
+    store: Stores = None,
     as_json: printing.AsJson = False,
 ) -> None:
     """Show all known facts about one message: its stub, and its timeline from all ledgers.
 
-    It asks all databases of an application, unless one is named, and the brokers. If several
-    messages have the key, it lists them. Exits with 1 if the brokers do not answer.
+    It asks all databases of an application, unless one is named, and the brokers. It says which
+    group has it in flight by the message, and until when. If several messages have the key, it
+    lists them. Exits with 1 if the brokers do not answer.
     """
     with opened(place, name=database_name, broker=broker) as found:
         asked = [found.database] if database_name else list(found.databases.values())
@@ -73,9 +94,18 @@ def show(
             f"no ledger knows a message with the id or key {message_id}"
             f"{unasked and f' (the broker {_was(unasked)})'}"
         )
-    state = standing(only, history, records, place_of_hints)
-    _print(only, history, records, unasked, state, as_json=as_json)
-    if unasked.startswith(NOT_REACHED):
+    is_away = unasked.startswith(NOT_REACHED)
+    pops, missing = (
+        ([], [])
+        if is_away and not store
+        else pops_of_message(only, history, records, store or (), found)
+    )
+    now = utc_now()
+    state = standing(only, history, records, place_of_hints, flying(pops, now))
+    moments = timeline(history, records, entries_of(pops, now))
+    moments += [TimelineEntry(None, "broker", why) for why in (unasked, *missing) if why]
+    _print(only, history, moments, pops, state, as_json=as_json)
+    if is_away:
         raise typer.Exit(FAILED)
 
 
@@ -123,15 +153,12 @@ def _print_matches(
 def _print(
     message_id: str,
     history: MessageHistory,
-    records: list[ReceivedMessage],
-    unasked: str,
+    moments: Sequence[TimelineEntry],
+    pops: Sequence[HandedOut],
     state: Standing,
     *,
     as_json: bool,
 ) -> None:
-    moments = timeline(history, records)
-    if unasked:
-        moments.append(TimelineEntry(None, "broker", unasked))
     shown = readable(history)
     if as_json:
         if history.stub is not None:
@@ -139,6 +166,7 @@ def _print(
         shown["message_id"] = message_id
         shown["state"] = state.text
         shown["commands"] = list(state.commands)
+        shown["popped"] = as_rows(pops)
         shown["timeline"] = [
             {"time": each.time, "ledger": each.ledger, "what": each.what} for each in moments
         ]

@@ -38,12 +38,21 @@ def redis(context: CheckContext, report: CheckFindings) -> None:
         report.ok(f"{who} in {slowest * 1000:.1f} ms")
 
 
+_WRONG_PASSWORD = ("Authentication required", "NOAUTH", "WRONGPASS", "invalid username-password")
+"""What a server says of a password that is missing or wrong."""
+
+
 def _redis(facts: RedisFacts, timeout: float, report: CheckFindings) -> None:
     who = f"Redis {facts.name}".rstrip()
     if facts.failure:
+        remedy = "start it, or correct redis (RELIABLE_MQ_REDIS)"
+        if any(each in facts.failure for each in _WRONG_PASSWORD):
+            remedy = (
+                "write its password into redis (RELIABLE_MQ_REDIS): redis://:password@host:6379/0"
+            )
         report.warn(
             f"{who} cannot be reached: {facts.failure}",
-            "start it, or correct redis (RELIABLE_MQ_REDIS); until then the database alone decides",
+            f"{remedy}; until then the database alone decides",
         )
         return
     if facts.role not in ("master", ""):

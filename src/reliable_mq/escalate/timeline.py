@@ -4,7 +4,7 @@ Receives the rows and records of one message. Returns timeline entries. Where tw
 the timeline shows both.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,7 +75,9 @@ class TimelineEntry(msgspec.Struct, frozen=True):
 
 
 def timeline(
-    history: MessageHistory, records: Sequence[ReceivedMessage] = ()
+    history: MessageHistory,
+    records: Sequence[ReceivedMessage] = (),
+    more: Iterable[TimelineEntry] = (),
 ) -> list[TimelineEntry]:
     """Return the timeline of a message, in order. Entries without a known time come last.
 
@@ -84,6 +86,7 @@ def timeline(
     Args:
         history: the rows of the databases.
         records: the broker's records: the message, and its copies in retry and dead-letter topics.
+        more: entries of the broker that its records do not show.
     """
     found: list[TimelineEntry] = []
     if history.stub is not None:
@@ -91,6 +94,7 @@ def timeline(
     rows = [*([] if history.stub is None else [history.stub]), *history.logs]
     sent_to = next((row.get("topic") or "" for row in rows), "")
     found += [_of_record(record, sent_to) for record in records]
+    found += more
     for log in history.logs:
         found += _of_log(log)
     found += map(_of_confirmation, history.confirmations)

@@ -7,6 +7,7 @@ from reliable_mq.gateway.hpack import block_of
 HEAD = b"\x88" + block_of([(b"content-type", b"application/grpc")])
 OK = block_of([(b"grpc-status", b"0")])
 NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])
+NOT_POST = block_of([(b":status", b"405"), (b"allow", b"POST"), (b"content-length", b"0")])
 
 
 def trailers_of(status: int, text: str) -> bytes:

@@ -19,9 +19,10 @@ from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import MARGIN_SECONDS, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import SQL, ClientKind, Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.field_bytes import EncodedAnswer, field_tags, sized
 from reliable_mq.gateway.group_policy import GroupPolicy
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.receiving import PoppedMessage, message_of, popped_of
+from reliable_mq.gateway.receiving import PoppedMessage, encode_message, popped_of
 from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
 from reliable_mq.gateway.waiting_places import WaitingPlaces
@@ -39,6 +40,7 @@ WAITING_OF_ONE_MAX = 10_000
 _SETTINGS_SECONDS, _SETTINGS_TRIES = 1.0, 20
 _POLLING_FULL, _POLLING_TIMEOUT = 209, 210
 _WAY_MS = 300  # for what comes at the end of a wait: else its client has hung up already
+_MESSAGE = field_tags("ReceiveMessageResponse")["message"]
 _NEWEST = 1  # where a group begins that has consumed nothing yet
 
 OnLeft = Callable[[bool], None] | None
@@ -97,7 +99,7 @@ class Consuming:
         self._receipts = receipts
         self._rights = rights
         self._turn = count()
-        self._places = WaitingPlaces("receives", WAITING_MAX, WAITING_OF_ONE_MAX)
+        self.places = WaitingPlaces("receives", WAITING_MAX, WAITING_OF_ONE_MAX)
 
     async def query_assignment(self, _caller: Caller, call: Any) -> Any:
         """Answer a QueryAssignment."""
@@ -172,22 +174,21 @@ class Consuming:
         A message that cannot be converted comes again at its time, until it is buried.
         """
         answers: list[Any] = []
+        topic = call.message_queue.topic.name
         for number, each in enumerate(list(found)):
-            answer = TYPES["ReceiveMessageResponse"]()
             try:
-                answer.message.CopyFrom(
-                    message_of(each.record, each.properties, each.attempts, each.handle)
+                data = encode_message(
+                    each.record, each.properties, each.attempts, topic, each.handle
                 )
             except Exception:  # noqa: BLE001 - one message must not hold the others up
                 found.remove(each)
                 if policy.is_orderly:  # nothing passes it
                     behind = found[number:]
                     del found[number:]
-                    self._receipts.let_go(call.message_queue.topic.name, call.group.name, behind)
+                    self._receipts.let_go(topic, call.group.name, behind)
                     break
                 continue
-            answer.message.topic.name = call.message_queue.topic.name
-            answers.append(answer)
+            answers.append(EncodedAnswer(sized(_MESSAGE, data)))
         return answers
 
     async def _session_of(self, caller: Caller) -> Session:
@@ -252,7 +253,7 @@ class Consuming:
             raise RpcRefused(
                 Code.TOO_MANY_REQUESTS, f"the client has {len(session.held)} messages already"
             )
-        with self._places.place(payer()):
+        with self.places.place(payer()):
             command = request(RequestCode.POP_MESSAGE, fields)
             answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         if answer.code == _POLLING_FULL:

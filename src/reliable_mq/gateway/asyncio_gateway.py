@@ -5,7 +5,7 @@ own. It receives calls whose bytes are decoded, and gives answers; it knows noth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from reliable_mq.gateway import renewals
@@ -90,6 +90,16 @@ class Gateway:
             "PullMessage": self._pulling.pull,
         }
         """The calls with many answers, by name."""
+
+    @property
+    def waiting(self) -> int:
+        """How many receives and pulls wait for a message."""
+        return self._consuming.places.taken + self._pulling.places.taken
+
+    @property
+    def renewals(self) -> Mapping[str, int]:
+        """How many renewals there were, by their outcome; see `Receipts.renewals`."""
+        return self._receipts.renewals
 
     async def told(self, caller: Caller, command: Any, stream: TelemetryStream) -> None:
         """Take a command of a client; see `Clients.told`."""

@@ -19,6 +19,14 @@ from reliable_mq.gateway.asyncio_rights import Rights
 from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, KindOfMessage, RpcRefused, refused_by_broker
+from reliable_mq.gateway.field_bytes import (
+    STATUS_OK,
+    EncodedAnswer,
+    field_tags,
+    sized,
+    varint,
+)
+from reliable_mq.gateway.group_buckets import bucket_of
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sessions import Session, Sessions
@@ -73,6 +81,14 @@ def place_of(transaction_id: str) -> HalfPlace:
         ) from error
 
 
+_RESPONSE, _RESULT = map(field_tags, ("SendMessageResponse", "SendResultEntry"))
+_ALL_SENT = sized(_RESPONSE["status"], STATUS_OK)
+_SENT, _ENTRIES = sized(_RESULT["status"], STATUS_OK), _RESPONSE["entries"]
+_ID, _TRANSACTION, _OFFSET, _RECALL = (
+    _RESULT[name] for name in ("message_id", "transaction_id", "offset", "recall_handle")
+)
+
+
 class Producing:
     """The calls of producers.
 
@@ -115,14 +131,14 @@ class Producing:
         if route is None or kinds is None:
             return None
         sending.check_kind(outgoing, kinds)
-        return self._begun(outgoing, route)
+        return self._begun(outgoing, route, is_here=True)
 
-    def _begun(self, outgoing: sending.Outgoing, route: Route) -> Begun:
+    def _begun(self, outgoing: sending.Outgoing, route: Route, *, is_here: bool = False) -> Begun:
         queues = route.writable
         if not queues:
             raise RpcRefused(Code.FORBIDDEN, "no writable queue")
         number = (
-            sending.bucket_of(outgoing.group, len(queues))
+            bucket_of(outgoing.group, len(queues))
             if outgoing.group
             else next(self._turn) % len(queues)
         )
@@ -130,7 +146,7 @@ class Producing:
         name = queue.broker_name
         return Begun(
             route.brokers[name].addresses[0],
-            sending.command_of(outgoing, queue.queue_id),
+            sending.command_of(outgoing, queue.queue_id, is_here=is_here),
             lambda answer: self._answered(outgoing, name, answer),
         )
 
@@ -140,25 +156,23 @@ class Producing:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._upstream.forget_topic(outgoing.topic)
             raise refused_by_broker(answer.code, answer.remark)
-        response = TYPES["SendMessageResponse"]()
-        entry = response.entries.add()
         if code is not Code.OK:
+            response = TYPES["SendMessageResponse"]()
+            entry = response.entries.add()
             entry.status.code = code
             entry.status.message = f"send message failed, sendStatus={code.name}"
             response.status.code, response.status.message = code, code.name
             return response
-        entry.status.code, entry.status.message = Code.OK, "OK"
-        response.status.code, response.status.message = Code.OK, "OK"
         message_id = outgoing.message_ids[0]
-        entry.message_id = message_id
         stored_id, offset, recall = _result_of(answer)
-        entry.offset = offset
+        sent = _SENT + sized(_ID, message_id.encode()) + _OFFSET + varint(offset)
         if recall:
-            entry.recall_handle = recall
+            sent += sized(_RECALL, recall.encode())
         if outgoing.kind is KindOfMessage.TRANSACTION:
             log_offset = decode_offset_message_id(stored_id).commit_log_offset
-            entry.transaction_id = HalfPlace(broker, offset, log_offset).transaction_id(message_id)
-        return response
+            place = HalfPlace(broker, offset, log_offset)
+            sent += sized(_TRANSACTION, place.transaction_id(message_id).encode())
+        return EncodedAnswer(_ALL_SENT + sized(_ENTRIES, sent))
 
     async def end_transaction(self, _caller: Caller, call: Any) -> Any:
         """Answer an EndTransaction."""

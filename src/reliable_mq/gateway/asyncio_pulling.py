@@ -36,7 +36,7 @@ class Pulling:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._places = WaitingPlaces("pulls", WAITING_MAX, WAITING_OF_ONE_MAX)
+        self.places = WaitingPlaces("pulls", WAITING_MAX, WAITING_OF_ONE_MAX)
 
     async def _asked(self, call: Any, code: int, fields: dict[str, str]) -> Command:
         queue = call.message_queue
@@ -119,7 +119,7 @@ class Pulling:
         }
         address = await self._upstream.master(queue.broker.name, topic)
         command = request(RequestCode.PULL_MESSAGE, fields)
-        with self._places.place(payer()):
+        with self.places.place(payer()):
             answer = await self._upstream.ask(address, command, poll_ms / 1000 + MARGIN_SECONDS)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             raise RpcRefused(

@@ -7,6 +7,7 @@ Source: Apache RocketMQ `AckMessageActivity`, `ChangeInvisibleDurationActivity`,
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
+from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized, varint
 from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
@@ -26,7 +28,12 @@ from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.pop_headers import AckMessageHeader
 
+_RESPONSE, _RESULT = map(field_tags, ("AckMessageResponse", "AckMessageResultEntry"))
+_ENTRIES, _ID, _HANDLE = _RESPONSE["entries"], _RESULT["message_id"], _RESULT["receipt_handle"]
+_ALL_ACKNOWLEDGED = sized(_RESPONSE["status"], STATUS_OK)
+_ACKNOWLEDGED = sized(_RESULT["status"], STATUS_OK)
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 _LAST_SECONDS = 3.0
 
@@ -67,6 +74,8 @@ class Receipts:
         self._soon = Soon()
         self._due = Due()
         self._renewing = 0
+        self.renewals: Counter[str] = Counter()
+        """How many renewals were done, and have failed, since the start."""
 
     def keep(self, session: Session, call: Any, found: Iterable[PoppedMessage]) -> None:
         """Renew messages from now on, unless their client has left meanwhile."""
@@ -131,23 +140,35 @@ class Receipts:
         check_topic(topic)
         check_group(group)
         entry = call.entries[0]
+        message_id, text = entry.message_id, entry.receipt_handle
         session = self._sessions.find(caller.client_id)
-        if session is not None and (group, entry.message_id, entry.receipt_handle) in session.held:
+        if session is not None and session.held and (group, message_id, text) in session.held:
             return None
-        handle = read_handle(entry.receipt_handle)
+        handle = read_handle(text)
         _check_fresh(handle)
         address = self._upstream.known_master(handle.popped.broker, topic)
-        if not address:
+        if not address or handle.popped.offset is None:
             return None
 
         def finish(answer: Command) -> Any:
-            outcome = Code.OK, "OK"
             if answer.code != ResponseCode.SUCCESS:
                 refused = refused_by_broker(answer.code, answer.remark)
-                outcome = refused.code, str(refused)
-            return _acknowledged(call, [outcome])
+                return _acknowledged(call, [(refused.code, str(refused))])
+            number, named = message_id.encode(), text.encode()
+            entry = (_ID, varint(len(number)), number, _HANDLE, varint(len(named)), named)
+            result = b"".join((*entry, _ACKNOWLEDGED))
+            return EncodedAnswer(
+                b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result))
+            )
 
-        command = request(RequestCode.ACK_MESSAGE, _named_by(handle, topic, group))
+        command = request(RequestCode.ACK_MESSAGE)
+        command.ack_header = AckMessageHeader(
+            consumer_group=group,
+            topic=handle.real_topic(topic, group),
+            queue_id=handle.popped.queue_id,
+            extra_info=text,
+            offset=handle.popped.offset,
+        )
         return Begun(address, command, finish)
 
     async def _acknowledge(
@@ -293,8 +314,10 @@ class Receipts:
                 invisible_ms = policy.delay_ms(held.attempts)
             handle = read_handle(held.handle)
             held.renewed(await self._change(held.topic, group, handle, invisible_ms))
+            self.renewals["done"] += 1
         except RpcRefused as refused:
             held.failed(now)
+            self.renewals["failed"] += 1
             is_over = held.failures >= renewals.FAILURES_MAX
             is_over = is_over or refused.code is Code.INVALID_RECEIPT_HANDLE
         return is_over

@@ -5,6 +5,7 @@ broker of the same process.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -100,9 +101,9 @@ class Kept(Generic[Key, Value]):
     def known(self, key: Key) -> Value | None:
         """Return what is kept and fresh."""
         found = self._values.get(key)
-        if found is None or found[0] < asyncio.get_running_loop().time():
+        if found is None or isinstance(found[1], RpcRefused):
             return None
-        return None if isinstance(found[1], RpcRefused) else found[1]
+        return found[1] if found[0] >= time.monotonic() else None
 
     def all(self) -> list[Value]:
         """Return all answers, also those that are no longer fresh."""
@@ -110,9 +111,8 @@ class Kept(Generic[Key, Value]):
 
     async def of(self, key: Key) -> Value:
         """Return the answer for a key."""
-        loop = asyncio.get_running_loop()
         found = self._values.get(key)
-        if found is not None and found[0] >= loop.time():
+        if found is not None and found[0] >= time.monotonic():
             if isinstance(found[1], RpcRefused):  # a new one: each raise adds to its traceback
                 raise RpcRefused(found[1].code, str(found[1]))
             return found[1]
@@ -120,7 +120,9 @@ class Kept(Generic[Key, Value]):
         if task is None:  # the answer is for everybody: the endpoint asks for itself
             own = copy_context()
             own.run(ACTING.set, None)
-            task = self._asking[key] = loop.create_task(self._ask(key), context=own)
+            task = self._asking[key] = asyncio.get_running_loop().create_task(
+                self._ask(key), context=own
+            )
             task.add_done_callback(lambda done: self._asked(key, done))
         try:
             return await asyncio.shield(task)
@@ -134,7 +136,7 @@ class Kept(Generic[Key, Value]):
         if task.cancelled():
             return
         error = task.exception()
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         if len(self._values) >= KEPT_MAX:
             self._values = {at: each for at, each in self._values.items() if each[0] > now}
             if len(self._values) >= KEPT_MAX:

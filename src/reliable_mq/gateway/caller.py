@@ -13,7 +13,7 @@ CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
 _KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
-_SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
 _DIGITS_MAX = 8
 
 
@@ -67,7 +67,34 @@ def seconds_of(timeout: bytes | None) -> float | None:
     """Return the seconds of a `grpc-timeout` header; None: it is none."""
     if not timeout:
         return None
-    number, unit = timeout[:-1], timeout[-1:].decode("latin-1")
-    if unit not in _SECONDS or not number.isdigit() or len(number) > _DIGITS_MAX:
+    number, unit = timeout[:-1], _SECONDS.get(timeout[-1])
+    if unit is None or not number.isdigit() or len(number) > _DIGITS_MAX:
         return None
-    return int(number) * _SECONDS[unit]
+    return int(number) * unit
+
+
+class Senders:
+    """Who makes the calls of one connection: clients say it in each call, in the same words.
+
+    Invariant: what is kept is what the headers say that are kept beside it.
+    """
+
+    __slots__ = ("_client_id", "_headers", "_kept")
+
+    def __init__(self) -> None:
+        self._headers: tuple[bytes | None, ...] = ()
+        self._client_id = ""
+        self._kept: dict[bytes, bytes] = {}
+
+    def of(self, headers: Mapping[bytes, bytes]) -> tuple[str, dict[bytes, bytes]]:
+        """Return the id of the client, and those headers that are looked at later.
+
+        Raises:
+            RpcRefused: when there is no id.
+        """
+        get = headers.get
+        found = get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
+        if found != self._headers:
+            self._client_id, self._kept = client_id_of(headers), kept_headers(headers)
+            self._headers = found
+        return self._client_id, self._kept

@@ -46,13 +46,14 @@ def read_handle(text: str) -> Handle:
     Raises:
         RpcRefused: when it is none.
     """
-    parts = text.split(" ") if len(text) <= _SIZE_MAX else []
-    if len(parts) < _LOG_OFFSET:
+    fields = text.count(" ") + 1 if len(text) <= _SIZE_MAX else 0
+    if fields < _LOG_OFFSET:
         raise RpcRefused(
-            Code.INTERNAL_SERVER_ERROR, f"Parse failed: a receipt handle of {len(parts)} fields"
+            Code.INTERNAL_SERVER_ERROR, f"Parse failed: a receipt handle of {fields} fields"
         )
     try:
-        log_offset = int(parts[_LOG_OFFSET]) if len(parts) > _LOG_OFFSET else -1
+        has_place = fields > _LOG_OFFSET
+        log_offset = int(text.split(" ", _LOG_OFFSET + 1)[_LOG_OFFSET]) if has_place else -1
         return Handle(parse_handle(text), log_offset, text)
     except (HandleInvalid, ValueError) as error:
         raise RpcRefused(

@@ -6,9 +6,6 @@ itself is short: an entry of the table can be repeated by one byte.
 Source: RFC 7541.
 """
 
-from collections import deque
-from itertools import islice
-
 from reliable_mq.errors import FrameError
 
 TABLE_SIZE = 4096
@@ -146,20 +143,23 @@ def plain_of(text: bytes) -> bytes:
 
 
 _STATIC_COUNT = len(_STATIC)
+_INDEXED, _NAME_INDEX = 0x7F, 0x3F  # the largest number: it goes on
 
 
 class HeaderReader:
     """The header blocks of one connection, in their order.
 
-    Invariant: `_size` is that of the entries of the table, and at most `_size_max`.
+    Invariant: `_size` is that of the entries of the table, and at most `_size_max`. No entry is
+    larger than `_largest`.
     """
 
-    __slots__ = ("_size", "_size_max", "_table")
+    __slots__ = ("_largest", "_size", "_size_max", "_table")
 
     def __init__(self) -> None:
-        self._table: deque[tuple[bytes, bytes]] = deque()  # the newest first
+        self._table: list[tuple[bytes, bytes]] = []  # the newest last
         self._size = 0
         self._size_max = TABLE_SIZE
+        self._largest = _OVERHEAD + max(len(name) + len(value) for name, value in _STATIC)
 
     def read(self, block: bytes) -> Headers:
         """Return the headers of a whole block.
@@ -169,60 +169,86 @@ class HeaderReader:
                 peer's then: the connection cannot go on.
         """
         try:
-            return self._read(block)
+            headers, literal_size = self._read(block)
         except IndexError as error:
             raise FrameError("a header block ends within a header") from error
+        if len(headers) * self._largest + literal_size > LIST_SIZE_MAX:  # look closer
+            size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
+            if size > LIST_SIZE_MAX:
+                raise FrameError(f"the headers of a request take more than {LIST_SIZE_MAX} bytes")
+        return headers
 
-    def _read(self, block: bytes) -> Headers:
+    def _read(self, block: bytes) -> tuple[Headers, int]:
+        """Return the headers, and the bytes of names and values that are not of the table.
+
+        Each header is a byte or more, so their number needs no limit: that of the block holds.
+        """
         headers: Headers = []
-        at, end, size = 0, len(block), 0
+        add, table = headers.append, self._table
+        at, end, literal_size = 0, len(block), 0
         while at < end:
             first = block[at]
             if first & 0x80:
-                is_short = first < 0xFF
-                index, at = (first & 0x7F, at + 1) if is_short else self._number(block, at, 7)
-                header = _STATIC[index - 1] if 0 < index <= _STATIC_COUNT else self._entry(index)
-            elif first & 0xE0 == 0x20:
+                if first == 0xFF:
+                    index, at = self._number(block, at, 7)
+                else:
+                    index, at = first & _INDEXED, at + 1
+                if _STATIC_COUNT < index <= _STATIC_COUNT + len(table):
+                    add(table[_STATIC_COUNT - index])
+                else:
+                    add(self._entry(index))
+                continue
+            if first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
                 if headers or limit > TABLE_SIZE:
                     raise FrameError("the size of the header table cannot be changed so")
                 self._size_max = limit
                 self._shrink()
                 continue
-            else:
-                is_kept = bool(first & 0x40)
-                index, at = self._number(block, at, 6 if is_kept else 4)
-                if index:
-                    name = self._entry(index)[0]
-                else:
-                    name, at = self._text(block, at)
-                value, at = self._text(block, at)
-                header = (name, value)
-                if is_kept:
-                    self._keep(header)
-            size += len(header[0]) + len(header[1]) + _OVERHEAD
-            if size > LIST_SIZE_MAX:
-                raise FrameError(f"the headers of a request take more than {LIST_SIZE_MAX} bytes")
-            headers.append(header)
-        return headers
+            header, size, at = self._literal(block, first, at)
+            literal_size += size
+            add(header)
+        return headers, literal_size
+
+    def _literal(self, block: bytes, first: int, at: int) -> tuple[tuple[bytes, bytes], int, int]:
+        """Return a header that is not in the table, its size, and where the next one begins."""
+        is_kept = first & 0x40
+        if is_kept and first & _NAME_INDEX < _NAME_INDEX:
+            index, at = first & _NAME_INDEX, at + 1
+        else:
+            index, at = self._number(block, at, 6 if is_kept else 4)
+        if index:
+            name = self._entry(index)[0]
+        else:
+            name, at = self._text(block, at)
+        value, at = self._text(block, at)
+        header, size = (name, value), len(name) + len(value)
+        if is_kept:
+            self._keep(header, size + _OVERHEAD)
+        return header, size, at
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
         if 0 < index <= _STATIC_COUNT:
             return _STATIC[index - 1]
-        at = index - _STATIC_COUNT - 1
-        if not 0 <= at < len(self._table):
+        at = index - _STATIC_COUNT
+        if not 0 < at <= len(self._table):
             raise FrameError(f"a header refers to entry {index} of the table, which is not there")
-        return self._table[at]
+        return self._table[-at]
 
-    def _keep(self, header: tuple[bytes, bytes]) -> None:
-        self._table.appendleft(header)
-        self._size += len(header[0]) + len(header[1]) + _OVERHEAD
-        self._shrink()
+    def _keep(self, header: tuple[bytes, bytes], size: int) -> None:
+        self._table.append(header)
+        self._size += size
+        self._largest = max(self._largest, size)
+        if self._size > self._size_max:
+            self._shrink()
 
     def _shrink(self) -> None:
+        count = 0
         while self._size > self._size_max:
-            name, value = self._table.pop()
+            name, value = self._table[count]
             self._size -= len(name) + len(value) + _OVERHEAD
+            count += 1
+        del self._table[:count]
 
     @staticmethod
     def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -240,8 +266,12 @@ class HeaderReader:
         raise FrameError("a number of a header block is too large")
 
     def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
-        is_huffman = block[at] & 0x80
-        length, at = self._number(block, at, 7)
+        first = block[at]
+        is_huffman = first & 0x80
+        if first & 0x7F < 0x7F:
+            length, at = first & 0x7F, at + 1
+        else:
+            length, at = self._number(block, at, 7)
         end = at + length
         if end > len(block):
             raise FrameError("a header block ends within a text")
@@ -254,9 +284,11 @@ class HeaderReader:
         Raises:
             FrameError: when it is not that of its entries.
         """
-        sizes = [len(name) + len(value) + _OVERHEAD for name, value in islice(self._table, None)]
+        sizes = [len(name) + len(value) + _OVERHEAD for name, value in self._table]
         if sum(sizes) != self._size or self._size > self._size_max:
             raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
+        if max(sizes, default=0) > self._largest:
+            raise FrameError(f"an entry is larger than {self._largest} bytes")
 
 
 def block_of(headers: Headers) -> bytes:

@@ -11,6 +11,7 @@ import struct
 from collections import deque
 
 from reliable_mq.errors import FrameError, InvariantBroken
+from reliable_mq.gateway.header_rules import why_malformed, why_no_trailers
 from reliable_mq.gateway.hpack import HeaderReader
 from reliable_mq.gateway.http2_frames import (
     ACK,
@@ -45,6 +46,7 @@ from reliable_mq.gateway.http2_frames import (
     Http2Error,
     Http2Fault,
     Stream,
+    frame_begin,
     frame_of,
     pack_u32,
 )
@@ -128,7 +130,13 @@ class Http2Connection:
             if end - begin < length:
                 break
             at = begin + length
-            self._take(kind, flags, number & WINDOW_MAX, buffer[begin:at], now, happened)
+            number &= WINDOW_MAX
+            if kind == DATA and self._has_settings and self._block_of is None:  # the usual ones
+                self._take_data(flags, number, buffer[begin:at], now, happened)
+            elif kind == HEADERS and self._has_settings and self._block_of is None:
+                self._take_headers(flags, number, buffer[begin:at], now, happened)
+            else:
+                self._take(kind, flags, number, buffer[begin:at], now, happened)
         self._kept = buffer[at:] if at else buffer
 
     def _take(
@@ -141,11 +149,7 @@ class Http2Connection:
         happened: list[Happening],
     ) -> None:
         self._check_order(kind, number)
-        if kind == DATA:
-            self._take_data(flags, number, payload, now, happened)
-        elif kind == HEADERS:
-            self._take_headers(flags, number, payload, now, happened)
-        elif kind == WINDOW_UPDATE:
+        if kind == WINDOW_UPDATE:
             self._count_update(now)
             self._take_window(number, payload)
         elif kind == PING:
@@ -272,6 +276,10 @@ class Http2Connection:
         if stream is not None:  # trailers of the peer: they say nothing
             if not flags & END_STREAM or stream.is_read:
                 raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a stream has headers twice")
+            if why_no_trailers(headers):
+                self.reset(stream, Http2Fault.PROTOCOL_ERROR)
+                happened.append((RESET, stream))
+                return
             stream.is_read = True
             happened.append((ENDED, stream))
             return
@@ -282,8 +290,10 @@ class Http2Connection:
             raise Http2Error(Http2Fault.PROTOCOL_ERROR, f"stream {number} cannot begin")
         self._last = number
         if self.is_going or len(self.streams) >= STREAMS_MAX:
-            self._count_idle(now)
-            self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(Http2Fault.REFUSED_STREAM)))
+            self._refuse(number, Http2Fault.REFUSED_STREAM, now)
+            return
+        if why_malformed(headers):
+            self._refuse(number, Http2Fault.PROTOCOL_ERROR, now)
             return
         stream = self.streams[number] = Stream(number, self._peer_stream_window)
         stream.headers = headers
@@ -291,6 +301,11 @@ class Http2Connection:
         if flags & END_STREAM:
             stream.is_read = True
             happened.append((ENDED, stream))
+
+    def _refuse(self, number: int, fault: Http2Fault, now: float) -> None:
+        """End a stream before it begins."""
+        self._count_idle(now)
+        self.out.append(frame_of(RESET_STREAM, 0, number, pack_u32(fault)))
 
     def _take_reset(self, number: int, payload: bytes, happened: list[Happening]) -> None:
         if len(payload) != 4:
@@ -376,12 +391,11 @@ class Http2Connection:
             return
         self._window -= size
         self._updates = min(self._updates + 2, _UPDATES_MAX)
-        pack = HEAD.pack
-        length, last = len(head), len(trailers)
+        named = pack_u32(number)
         self.out += (
-            *(pack(length >> 8, length & 255, HEADERS, END_HEADERS, number), head),
-            *(pack(size >> 8, size & 255, DATA, 0, number), data),
-            *(pack(last >> 8, last & 255, HEADERS, END_HEADERS | END_STREAM, number), trailers),
+            *(frame_begin(len(head), HEADERS, END_HEADERS), named, head),
+            *(frame_begin(size, DATA, 0), named, data),
+            *(frame_begin(len(trailers), HEADERS, END_HEADERS | END_STREAM), named, trailers),
         )
         self._close(stream)
 

@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from reliable_mq.errors import FrameError
@@ -61,12 +62,19 @@ RESET: Final = 4
 
 HEAD = struct.Struct(">HBBBI")  # length: two bytes and one, type, flags, stream
 pack_u32 = struct.Struct(">I").pack
+_U32_SIZE = 4
 
 
 def frame_of(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """Return a frame."""
     length = len(payload)
     return b"".join((HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream), payload))
+
+
+@lru_cache(maxsize=1024)
+def frame_begin(length: int, kind: int, flags: int) -> bytes:
+    """Return what stands in a frame before the number of its stream."""
+    return HEAD.pack(length >> 8, length & 0xFF, kind, flags, 0)[:-_U32_SIZE]
 
 
 def _settings() -> bytes:

@@ -1,15 +1,18 @@
 """Records of a broker as the messages that a client receives. Pure.
 
-Receives the answer to a pop or a pull. Returns messages of `apache.rocketmq.v2`.
+Receives the answer to a pop or a pull. Returns messages of `apache.rocketmq.v2`, or their bytes.
 Source: Apache RocketMQ `GrpcConverter`, `MQClientAPIImpl.processPopResponse`.
 """
 
+from binascii import hexlify
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import md5
 from typing import Any, NamedTuple
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.gateway.codes import KindOfMessage
+from reliable_mq.gateway.field_bytes import field_tags, known_text, sized, timestamp, varint
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -25,11 +28,27 @@ _COMPRESSED, _OTHER_KIND = 0x1, 0x300
 _ZLIB = (0x0, 0x300)
 _INT32_MAX = 2**31 - 1
 _DIGITS_MAX = 18
-_YEAR_9999_MS = 253_402_300_799_999  # the last that a timestamp of protobuf has
+_OF_DELAYS = (p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC)
 _NOT_THE_USERS = RESERVED | {
     *(p.KEYS, p.TAGS, p.UNIQ_KEY, p.SHARDING_KEY, p.BORN_TIMESTAMP, p.CORRELATION_ID),
     *(p.REPLY_TO_CLIENT, BORN_HOST, TRACE_CONTEXT, "INSTANCE_ID", "TTL", "MSG_TYPE"),
 }
+_M, _S, _DEAD = map(field_tags, ("Message", "SystemProperties", "DeadLetterQueue"))
+_NAME = field_tags("Resource")["name"]
+_USER, _SYSTEM, _BODY = _M["user_properties"], _M["system_properties"], _M["body"]
+_ID, _ENCODING, _KIND = _S["message_id"], _S["body_encoding"], _S["message_type"]
+_QUEUE, _OFFSET, _ATTEMPT = _S["queue_id"], _S["queue_offset"], _S["delivery_attempt"]
+_HANDLE = _S["receipt_handle"]
+# All of a digest before its 32 digits.
+_CHECKSUM = sized(field_tags("Digest")["checksum"], b"0" * 32)
+_BORN, _BORN_HOST = _S["born_timestamp"], _S["born_host"]
+_STORED = _S["store_timestamp"]
+_DIGEST = sized(_S["body_digest"], field_tags("Digest")["type"] + varint(_MD5) + _CHECKSUM)[:-32]
+
+
+@lru_cache(maxsize=16)
+def _store_host(packed: bytes) -> bytes:
+    return sized(_S["store_host"], address_of(*unpack_host(packed)).encode())
 
 
 class PoppedMessage(NamedTuple):
@@ -68,70 +87,100 @@ def popped_of(
     records = list(iter_records(body))
     for record, handle in zip(records, handles_of(ext, records, topic, broker), strict=True):
         attempts, kind = record.reconsume_times, handle.kind
-        if kind == NORMAL:  # a copy from a retry topic counts its attempts itself
-            queue = str(record.queue_id)
-            count = counts.get((kind, message_place(record.queue_id, record.queue_offset)))
-            attempts = max(attempts, _number(count or counts.get((kind, queue))))
+        if counts and kind == NORMAL:  # a copy from a retry topic counts its attempts itself
+            place = message_place(record.queue_id, record.queue_offset)
+            count = counts.get((kind, place)) or counts.get((kind, str(record.queue_id)))
+            attempts = max(attempts, _number(count))
         yield PoppedMessage(record, record.property_map(), handle.text(), attempts)
 
 
-def message_of(record: Record, found: Mapping[str, str], attempts: int, handle: str = "") -> Any:
-    """Return a record as a message.
+def message_of(record: Record, found: Mapping[str, str], attempts: int) -> Any:
+    """Return a record as a message; see `encode_message`."""
+    return TYPES["Message"].FromString(encode_message(record, found, attempts, record.topic))
+
+
+def encode_message(
+    record: Record, found: Mapping[str, str], attempts: int, topic: str, handle: str = ""
+) -> bytes:
+    """Return a record as the bytes of a message.
 
     Args:
         record: as the broker stores it.
         found: its properties.
         attempts: how many times it was handed out before.
+        topic: the one that its consumer asks for.
         handle: its receipt handle; "": it has none.
     """
     body, encoding = _body_of(record)
-    message = TYPES["Message"](body=body)
-    message.topic.name = record.topic
+    parts = [known_text(_M["topic"], _NAME, topic)]
     for name, value in found.items():
         if name not in _NOT_THE_USERS:
-            message.user_properties[name] = value
-    system = message.system_properties
-    system.message_id = found.get(p.UNIQ_KEY) or record.offset_message_id()
-    system.body_digest.type = _MD5
-    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = encoding
-    system.message_type = kind_of(found)
-    tag = found.get(p.TAGS)
-    if tag:
-        system.tag = tag
-    keys = found.get(p.KEYS)
-    if keys:
-        system.keys.extend(keys.split(" "))
-    _set_ms(system.born_timestamp, record.born_time_ms)
-    born_host = found.get(BORN_HOST, "").strip()
-    system.born_host = born_host or unpack_host(record.born_host)[0]
-    _set_ms(system.store_timestamp, record.store_time_ms)
-    system.store_host = address_of(*unpack_host(record.store_host))
-    due = _number(found.get(p.TIMER_DELIVER_MS))
-    if due:
-        _set_ms(system.delivery_timestamp, due)
-    group = found.get(p.SHARDING_KEY)
-    if group:
-        system.message_group = group
+            pair = sized(b"\x0a", name.encode()) + sized(b"\x12", value.encode())
+            parts += (_USER, varint(len(pair)), pair)
+    system = b"".join(_system_of(record, found, attempts, handle, body, encoding))
+    parts += (_SYSTEM, varint(len(system)), system)
+    if body:
+        parts += (_BODY, varint(len(body)), body)
+    return b"".join(parts)
+
+
+def _system_of(
+    record: Record, found: Mapping[str, str], attempts: int, handle: str, body: bytes, encoding: int
+) -> list[bytes]:
+    """Return the fields of a message that are not its topic, its body or its sender's own."""
+    get = found.get
+    message_id = (get(p.UNIQ_KEY) or record.offset_message_id()).encode()
+    born_host = get(BORN_HOST, "").strip() or unpack_host(record.born_host)[0]
+    parts = [
+        *(_ID, varint(len(message_id)), message_id),
+        *(_DIGEST, hexlify(md5(body, usedforsecurity=False).digest()).upper()),
+        *(_ENCODING, varint(encoding), _KIND, varint(kind_of(found))),
+        timestamp(_BORN, record.born_time_ms),
+        known_text(_BORN_HOST, b"", born_host),
+        timestamp(_STORED, record.store_time_ms),
+        _store_host(record.store_host),
+        *(_QUEUE, varint(record.queue_id), _OFFSET, varint(record.queue_offset)),
+        *(_ATTEMPT, varint(min(attempts + 1, _INT32_MAX))),
+    ]
     if handle:
-        system.receipt_handle = handle
-    system.queue_id = record.queue_id
-    system.queue_offset = record.queue_offset
-    system.delivery_attempt = min(attempts + 1, _INT32_MAX)
-    trace = found.get(TRACE_CONTEXT)
-    if trace:
-        system.trace_context = trace
+        text = handle.encode()
+        parts += (_HANDLE, varint(len(text)), text)
+    if not found.keys().isdisjoint(_RARE):
+        parts += _rare_of(found)
+    return parts
+
+
+_RARE = (p.TAGS, p.KEYS, p.SHARDING_KEY, p.TIMER_DELIVER_MS, TRACE_CONTEXT, "DLQ_ORIGIN_TOPIC")
+
+
+def _rare_of(found: Mapping[str, str]) -> list[bytes]:
+    """Return the fields that only some messages have."""
+    parts: list[bytes] = []
+    tag, keys, group = found.get(p.TAGS), found.get(p.KEYS), found.get(p.SHARDING_KEY)
+    if tag:
+        parts.append(known_text(_S["tag"], b"", tag))
+    if keys:
+        parts += (sized(_S["keys"], key.encode()) for key in keys.split(" "))
+    if group:
+        parts.append(sized(_S["message_group"], group.encode()))
+    if due := _number(found.get(p.TIMER_DELIVER_MS)):
+        parts.append(timestamp(_S["delivery_timestamp"], due))
+    if trace := found.get(TRACE_CONTEXT):
+        parts.append(sized(_S["trace_context"], trace.encode()))
     origin, origin_id = found.get("DLQ_ORIGIN_TOPIC"), found.get("DLQ_ORIGIN_MESSAGE_ID")
     if origin and origin_id:
-        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = origin, origin_id
-    return message
+        dead = sized(_DEAD["topic"], origin.encode()) + sized(
+            _DEAD["message_id"], origin_id.encode()
+        )
+        parts.append(sized(_S["dead_letter_queue"], dead))
+    return parts
 
 
 def kind_of(found: Mapping[str, str]) -> KindOfMessage:
     """Return what kind of message has these properties."""
     if found.get(p.TRANSACTION_PREPARED) == "true":
         return KindOfMessage.TRANSACTION
-    if not found.keys().isdisjoint({p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC}):
+    if not found.keys().isdisjoint(_OF_DELAYS):
         return KindOfMessage.DELAY
     return KindOfMessage.FIFO if p.SHARDING_KEY in found else KindOfMessage.NORMAL
 
@@ -156,8 +205,3 @@ def _body_of(record: Record) -> tuple[bytes, int]:
 def _number(text: str | None) -> int:
     """Return the number in a text that somebody else has written; 0 if it is none that is used."""
     return int(text) if text and len(text) <= _DIGITS_MAX and text.isdecimal() else 0
-
-
-def _set_ms(timestamp: Any, ms: int) -> None:
-    ms = min(max(ms, 0), _YEAR_9999_MS)
-    timestamp.seconds, timestamp.nanos = ms // 1000, ms % 1000 * 1_000_000

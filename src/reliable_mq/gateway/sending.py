@@ -19,7 +19,8 @@ from reliable_mq.wire import properties as p
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.java_hash import java_string_hash
+from reliable_mq.wire.headers import SendMessageHeaderV2
+from reliable_mq.wire.java_int import I64_MAX
 
 DELAY_MS_MAX = 24 * 3600 * 1000
 RECOVERY_SECONDS_MAX = 3600
@@ -54,6 +55,10 @@ KINDS_OF_TYPE: dict[str, frozenset[KindOfMessage]] = {
 }
 """What a topic takes, by its attribute `message.type`."""
 
+_NAMES_MAX = 1_000  # that are known to be good; each has 255 characters at most
+_good_topics: set[str] = set()
+_good_groups: set[str] = set()
+
 
 class Outgoing(NamedTuple):
     """The messages of one call: all of one topic, for one queue.
@@ -76,11 +81,14 @@ def check_topic(name: str) -> None:
     Raises:
         RpcRefused: when it is illegal, or a topic of the system.
     """
+    if name in _good_topics:
+        return
     fault = topic_fault(name)
     if fault:
         raise RpcRefused(Code.ILLEGAL_TOPIC, fault)
     if is_system_topic(name):
         raise RpcRefused(Code.ILLEGAL_TOPIC, "cannot access system topic")
+    _note(_good_topics, name)
 
 
 def check_group(name: str) -> None:
@@ -89,11 +97,21 @@ def check_group(name: str) -> None:
     Raises:
         RpcRefused: when it is illegal, or a group of the system.
     """
+    if name in _good_groups:
+        return
     fault = group_fault(name)
     if fault:
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, fault)
     if is_system_group(name):
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+    _note(_good_groups, name)
+
+
+def _note(names: set[str], name: str) -> None:
+    """Note a name that may be used, and forget the others if they are many."""
+    if len(names) >= _NAMES_MAX:
+        names.clear()
+    names.add(name)
 
 
 def check_echoed(call: Any) -> None:
@@ -266,6 +284,8 @@ def _origin_of(system: Any, peer: str) -> dict[str, str]:
 
 
 def _user_properties(message: Any, system: Any) -> dict[str, str]:
+    if not (message.user_properties or system.tag or system.keys):
+        return {}
     found: dict[str, str] = dict(message.user_properties)
     if len(found) > USER_PROPERTIES_MAX:
         raise RpcRefused(
@@ -338,40 +358,32 @@ def _check_message_group(group: str) -> None:
         raise RpcRefused(Code.ILLEGAL_MESSAGE_GROUP, fault)
 
 
-def command_of(outgoing: Outgoing, queue_id: int) -> Command:
-    """Return the request to the broker of a queue."""
-    items = outgoing.items
+def command_of(outgoing: Outgoing, queue_id: int, *, is_here: bool = False) -> Command:
+    """Return the request to the broker of a queue.
+
+    `is_here`: the broker is in this process. It gets the header of a single message as an object.
+    """
+    items, born_ms = outgoing.items, outgoing.born_ms
     is_batch = len(items) > 1
-    fields = {
-        "a": outgoing.topic,
-        "b": outgoing.topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": str(outgoing.sys_flag),
-        "g": str(outgoing.born_ms),
-        "h": "0",
-        "i": items[0].properties.decode(),
-        "j": "0",
-        "k": "false",
-        "m": "true" if is_batch else "false",
-    }
+    header = SendMessageHeaderV2(
+        producer_group=outgoing.topic,
+        topic=outgoing.topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=outgoing.sys_flag,
+        born_timestamp=born_ms,
+        flag=0,
+        properties=items[0].properties.decode(),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=is_batch,
+    )
     if is_batch:
-        return request(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(items))
-    return request(RequestCode.SEND_MESSAGE_V2, fields, items[0].body)
-
-
-_FACTOR, _MASK = 2862933555777941757, 2**64 - 1
-
-
-def bucket_of(group: str, count: int) -> int:
-    """Return which of `count` queues has a message group; as Guava's `Hashing.consistentHash`."""
-    state = java_string_hash(group) & _MASK
-    candidate = 0
-    while True:
-        state = (_FACTOR * state + 1) & _MASK
-        share = ((state >> 33) + 1) / 2**31
-        following = int((candidate + 1) / share)
-        if not 0 <= following < count:
-            return candidate
-        candidate = following
+        return request(RequestCode.SEND_BATCH_MESSAGE, header.to_ext(), encode_batch(items))
+    command = request(RequestCode.SEND_MESSAGE_V2, None, items[0].body)
+    if is_here and abs(born_ms) <= I64_MAX:
+        command.send_header = header
+    else:
+        command.ext_fields = header.to_ext()
+    return command

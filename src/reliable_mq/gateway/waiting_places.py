@@ -25,6 +25,11 @@ class WaitingPlaces:
         self._taken = 0
         self._by_payer: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def taken(self) -> int:
+        """How many calls wait."""
+        return self._taken
+
     @contextmanager
     def place(self, payer: tuple[str, str]) -> Iterator[None]:
         """Take a place while the block runs.

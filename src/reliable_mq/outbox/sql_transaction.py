@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
+from reliable_mq.database.sql_faults import is_right_missing
 from reliable_mq.database.sql_transactions import LOST, Handover, remember_stubs, watch
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
@@ -358,6 +359,8 @@ class SqlOutbox:
             raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
         if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
             raise ids_used(stubs) from error
+        if is_right_missing(error):
+            error.add_note("reliable-mq doctor prints the GRANT that this account lacks")
 
     def _connection_of(self, source: Session | Connection) -> Connection:
         """Return the connection for the stubs, after the caller's changes were flushed to it.

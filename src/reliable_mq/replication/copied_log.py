@@ -76,10 +76,10 @@ class CopiedLog:
             return []
         buffer = transfer.data
         if self._kept:
-            self._kept += buffer
-            if len(self._kept) < self._size_needed:
+            if len(self._kept) + len(buffer) < self._size_needed:
+                self._kept += buffer
                 return []
-            buffer = bytes(self._kept)
+            buffer = b"".join((self._kept, buffer))
         self._size_needed = 0
         found: list[CopiedRun] = []
         at = 0

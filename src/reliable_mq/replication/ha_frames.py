@@ -100,10 +100,10 @@ class TransferReader:
         """
         buffer = data
         if self._kept:
-            self._kept += data
-            if len(self._kept) < self._size_needed:
+            if len(self._kept) + len(data) < self._size_needed:
+                self._kept += data
                 return []
-            buffer = bytes(self._kept)
+            buffer = b"".join((self._kept, data))
         self._size_needed = 0
         found: list[Transfer] = []
         at = 0

@@ -16,6 +16,7 @@ from reliable_mq.runtime.grpc_roster import BrokerRoster
 from reliable_mq.runtime.grpc_server import GrpcServer
 from reliable_mq.runtime.grpc_upstream import GrpcUpstream
 from reliable_mq.runtime.grpc_users import signer_of, users_of_guard
+from reliable_mq.runtime.loop_figures import LoopFigures
 from reliable_mq.runtime.self_signed import endpoint_tls
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
@@ -89,6 +90,10 @@ class BrokerEndpoint:
         if self._has_certificate:
             self._tls.watch()
         await self._grpc.serve()
+
+    def measure(self) -> list[LoopFigures]:
+        """Note figures for metrics; see `GrpcServer.measure`."""
+        return self._grpc.measure()
 
     async def close(self) -> None:
         """Stop; the broker must still run."""

@@ -178,7 +178,7 @@ class BrokerServer:
             0 if state.is_sync_flush else config.flush_interval_ms / 1000,
             self._stored,
             syncs_of(self._on_broken, is_sync_flush=state.is_sync_flush),
-            self._note_room,
+            lambda has_room: state.pressure.note_room(has_room=has_room),
             self._saved,
             is_copying=config.is_slave,
             on_written=self._replication.early(self._core),
@@ -205,7 +205,7 @@ class BrokerServer:
             watched(work, self._on_broken)
             for work in (
                 self._tick_forever(),
-                self._register_forever(),
+                self._registrar.register_forever(),
                 self._index_forever(),
                 *chores.forever(),
                 follow_routes_forever(self._core, self._registrar),
@@ -311,6 +311,9 @@ class BrokerServer:
         if turn.batch or turn.files:
             self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
+            is_flooded = self._listener.turns.is_flooded(self._core.state.store.appender.begun)
+            if is_flooded and not self._log_writer.is_waiting_for_room:
+                self._listener.is_held_back = True
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
@@ -319,6 +322,9 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
+        self._listener.turns.made = self._core.state.store.appender.begun
+        if self._listener.is_held_back:
+            self._listener.go_on()
         try:
             core, copies, send = self._core, self._replication, self._send
             now, report = now_ms(), copies.report
@@ -332,13 +338,11 @@ class BrokerServer:
 
     def _saved(self) -> None:
         try:
-            self._core.saved()
+            took = self._log_writer.files_seconds if self._listener.turns.is_short else 0.0
+            self._core.saved(now_ms(), took)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._run_turn()
-
-    def _note_room(self, has_room: bool) -> None:
-        self._core.state.pressure.note_room(has_room=has_room)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -363,11 +367,6 @@ class BrokerServer:
                 if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())
 
-    async def _register_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._registrar.pause_seconds)
-            await self._registrar.register()
-
     async def close(self) -> None:
         """Finish the work that has begun, save everything, and stop."""
         self._opened.pop_all()
@@ -391,10 +390,11 @@ class BrokerServer:
 
     async def _finish(self) -> None:
         """Store and answer the accepted commands, except those that wait for disk room."""
+        state = self._core.state
         while True:
+            state.files.end_rest()
             self._run_turn()
             await self._log_writer.drain()
-            state = self._core.state
             is_done = not (state.is_turn_due or state.files.is_under_way)
             if is_done or state.pressure.is_disk_full:
                 return

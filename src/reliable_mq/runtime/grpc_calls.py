@@ -4,13 +4,15 @@ A call that fails by a bug is answered as one, and logged; the others go on.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from reliable_mq.access.users import User
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.gateway.acting import ACTING, Acting
+from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.asyncio_upstream import ASK_SECONDS, Begun, Teller, refused_by
 from reliable_mq.gateway.caller import Caller
@@ -33,6 +35,7 @@ Authenticate = Callable[[Caller], Awaitable[User]]
 
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 _BUG = "the endpoint has failed; its log says why"
+_acting_at = lru_cache(maxsize=256)(Acting)
 
 
 class Calls:
@@ -58,6 +61,8 @@ class Calls:
         self._teller = teller if authenticate is None else None
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
+        self.ended: Counter[tuple[str, int]] = Counter()
+        """How many calls have ended since the start, by name and the code of their answer."""
         self._has_told = False  # whether `hand_over` has something to do
 
     def answer(
@@ -66,7 +71,7 @@ class Calls:
     ) -> None:  # fmt: skip
         """Answer a call with one answer."""
         if refused is not None:
-            connection.respond(stream, refusal(name, refused.code, str(refused)))
+            self._respond(connection, stream, name, refusal(name, refused.code, str(refused)))
             return
         teller, begun = self._teller, self._begin_quickly(name, caller, call)
         if teller is not None and begun is not None:
@@ -75,7 +80,8 @@ class Calls:
         handle = self._gateway.unary.get(name)
         if handle is None:
             text = f"{name} is not supported"
-            connection.respond(stream, refusal(name, Code.NOT_IMPLEMENTED, text))
+            response = refusal(name, Code.NOT_IMPLEMENTED, text)
+            self._respond(connection, stream, name, response)
             return
         self._run(self._answered(connection, stream, name, handle, caller, call))
 
@@ -89,7 +95,7 @@ class Calls:
         """
 
         def on_answer(answer: Command | ReliableMQError) -> None:
-            connection.respond(stream, _response(name, begun, answer))
+            self._respond(connection, stream, name, _response(name, begun, answer))
 
         teller.tell(caller.host, begun.command, ASK_SECONDS, on_answer)
         self._has_told = True
@@ -100,7 +106,7 @@ class Calls:
         begin = None if teller is None else self._gateway.quick.get(name)
         if teller is None or begin is None:
             return None
-        acting = ACTING.set(Acting(caller.host))
+        acting = ACTING.set(_acting_at(caller.host))
         try:
             begun = begin(caller, call)
         except Exception:  # noqa: BLE001 - a task meets it again, and says it
@@ -127,6 +133,13 @@ class Calls:
         except Exception:  # noqa: BLE001 - it is logged, and the others go on
             broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
             response = refusal(name, Code.INTERNAL_SERVER_ERROR, _BUG)
+        self._respond(connection, stream, name, response)
+
+    def _respond(
+        self, connection: "GrpcConnection", stream: Stream, name: str, response: Any
+    ) -> None:
+        """Send the only answer of a call, and count it."""
+        self.ended[name, response.status.code] += 1
         connection.respond(stream, response)
 
     def answer_streamed(
@@ -145,7 +158,7 @@ class Calls:
         try:
             await self._begin(caller)
             handle = self._gateway.streamed[name]
-            await handle(caller, call, partial(connection.send_answers, stream))
+            await handle(caller, call, partial(self._write, connection, stream, name))
         except RpcRefused as refused:
             self._end_refused(connection, stream, name, refused)
             return
@@ -155,13 +168,28 @@ class Calls:
             return
         connection.end(stream, 0, "")
 
+    def _write(
+        self, connection: "GrpcConnection", stream: Stream, name: str,
+        answers: Sequence[Any], on_left: OnLeft = None,
+    ) -> bool:  # fmt: skip
+        """Send answers of a call, of which one has its code; see `Write`."""
+        for each in answers:
+            if each.HasField("status"):
+                self.ended[name, each.status.code] += 1
+        return connection.send_answers(stream, answers, on_left)
+
     def _end_refused(
         self, connection: "GrpcConnection", stream: Stream, name: str, refused: RpcRefused
     ) -> None:
         response = TYPES[f"{name}Response"]()
         response.status.code, response.status.message = refused.code, str(refused)
-        connection.send_answers(stream, (response,))
+        self._write(connection, stream, name, (response,))
         connection.end(stream, 0, "")
+
+    @property
+    def running(self) -> int:
+        """How many calls and commands are being answered by tasks."""
+        return len(self._running)
 
     def tell(
         self, connection: "GrpcConnection", stream: Stream, telemetry: "Telemetry", command: Any

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, OK, trailers_of
+from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, NOT_POST, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
-from reliable_mq.gateway.caller import Caller, client_id_of, kept_headers, seconds_of
+from reliable_mq.gateway.caller import Caller, Senders, kept_headers, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
+from reliable_mq.gateway.header_rules import is_grpc
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
     BEGUN,
@@ -46,7 +47,8 @@ REQUEST_SECONDS = 120.0
 """So long a request may take to come in whole, and a client to send its settings."""
 _CALL_SIZE = 1024  # of the headers that are kept while a call is open
 _SMALL_SIZE = 16 * 1024  # of calls that are not counted: it would cost more than it is worth
-_PATH = f"/{SERVICE}/".encode()
+_NAMES = {f"/{SERVICE}/{name}".encode(): name for name in (*CALLS, "Telemetry")}
+"""The names of the calls that there are, by their paths."""
 
 # Codes of gRPC itself.
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 3, 4, 8
@@ -78,6 +80,7 @@ class GrpcConnection(asyncio.Protocol):
         self._running: dict[int, int] = {}  # sizes of the calls that are not answered, by stream
         self._running_size = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._senders = Senders()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection; see `ServerConnection`."""
@@ -161,27 +164,26 @@ class GrpcConnection(asyncio.Protocol):
         """Look at the headers of a call."""
         headers = dict(stream.headers)
         stream.headers = []
-        path = headers.get(b":path", b"")
-        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._http2.send_head(stream, NOT_GRPC)
-            self._http2.reset(stream, Http2Fault.NO_ERROR)
+        is_of_grpc = is_grpc(headers.get(b"content-type", b""))
+        if not is_of_grpc or headers[b":method"] != b"POST":
+            self._http2.end(stream, NOT_POST if is_of_grpc else NOT_GRPC)
             del self._coming[stream.id]
             return
-        name = path[len(_PATH) :].decode("latin-1") if path.startswith(_PATH) else ""
+        path = headers.get(b":path", b"")
+        name = _NAMES.get(path, "")
         seconds = seconds_of(headers.get(b"grpc-timeout"))
         deadline = now + seconds if seconds is not None else float("inf")
         try:
-            client_id = client_id_of(headers)
-            refused = None
+            (client_id, kept), refused = self._senders.of(headers), None
         except RpcRefused as error:
-            client_id, refused = "", error
-        caller = Caller(client_id, self._host, kept_headers(headers), deadline)
+            client_id, kept, refused = "", kept_headers(headers), error
+        caller = Caller(client_id, self._host, kept, deadline)
         if name == "Telemetry":
             if refused is not None:
                 self.end(stream, INVALID_ARGUMENT, str(refused))
                 return
             stream.context = Telemetry(self, stream, caller)
-        elif name in CALLS:
+        elif name:
             stream.context = (name, caller, refused)
         else:
             self.end(stream, UNIMPLEMENTED, f"method {path[:200]!r} is not known")

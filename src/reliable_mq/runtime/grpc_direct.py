@@ -18,7 +18,7 @@ from reliable_mq.gateway.asyncio_upstream import OnAnswer
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.grpc_upstream import sign_for_caller
 from reliable_mq.runtime.link import Waiters
-from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.answer import decode_done, encode_answer
 from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.long_frame import AnyFrame
@@ -142,7 +142,10 @@ class DirectBroker(asyncio.Protocol):
         waiting, self._later = self._later, deque()
         by_host: dict[str, list[Command]] = {}
         for host, command in waiting:
-            by_host.setdefault(host, []).append(command)
+            if host in by_host:
+                by_host[host].append(command)
+            else:
+                by_host[host] = [command]
         behind: deque[tuple[str, Command]] = deque()
         for host, commands in by_host.items():
             left = iter(commands)
@@ -183,6 +186,10 @@ class DirectBroker(asyncio.Protocol):
     def send(self, frames: Sequence[AnyFrame]) -> None:
         """Take answers and requests of the broker."""
         for frame in frames:
+            done = decode_done(frame)
+            if done is not None:
+                self._waiters.answer(done)
+                continue
             try:
                 for each in self._reader.feed(bytes(frame)):
                     self._take(decode_reply(each))

@@ -1,7 +1,7 @@
 """The gRPC endpoint over sockets: a listener whose connections speak HTTP/2."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.gateway.asyncio_gateway import Gateway
@@ -10,7 +10,9 @@ from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.grpc_calls import Authenticate, Calls
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 from reliable_mq.runtime.listener import Listener
+from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
 from reliable_mq.runtime.server_tls import ServerTls
+from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
 
@@ -40,8 +42,8 @@ class GrpcServer:
         teller: Teller | None = None,
     ) -> None:
         self.gateway = gateway
-        calls = Calls(gateway, authenticate, on_refused, teller)
-        self._host = ""
+        self._calls = calls = Calls(gateway, authenticate, on_refused, teller)
+        self._tls, self._host = tls, ""
         self.listener = Listener(
             self, tls=tls, limits=limits, make=lambda listener: GrpcConnection(listener, calls)
         )
@@ -64,6 +66,24 @@ class GrpcServer:
         """Answer calls from now on."""
         await self.listener.serve()
         self.gateway.start()
+
+    def measure(self) -> list[LoopFigures]:
+        """Note figures for metrics from now on, on the running loop; return them."""
+        return [LoopFigures(self._samples, "endpoint")]
+
+    def _samples(self) -> Iterator[Sample]:
+        prefix, gateway = "reliable_mq_endpoint_", self.gateway
+        sessions = list(gateway.sessions)
+        yield Sample(f"{prefix}running_calls", self._calls.running)
+        yield Sample(f"{prefix}waiting_receives", gateway.waiting)
+        yield Sample(f"{prefix}clients", len(sessions))
+        yield Sample(f"{prefix}command_streams", sum(each.is_connected for each in sessions))
+        yield Sample(f"{prefix}renewed_messages", sum(len(each.held) for each in sessions))
+        for (name, code), count in self._calls.ended.items():
+            yield Sample(f"{prefix}calls_total", count, (name, str(code)))
+        for outcome in ("done", "failed"):
+            yield Sample(f"{prefix}renewals_total", gateway.renewals.get(outcome, 0), (outcome,))
+        yield from connection_samples(prefix, self.listener, self._tls)
 
     async def close(self) -> None:
         """Begin no more calls, give back what clients hold, and stop."""

@@ -8,6 +8,7 @@ Invariant L5: batches are written in the order of their arrival.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from reliable_mq.broker_core.store.disk import (
     Disk,
     DiskFile,
     FileText,
+    RowsText,
     is_out_of_descriptors,
     is_out_of_room,
     lack_of,
@@ -37,7 +39,9 @@ _Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
 _NOTHING = "nothing"
+_LATELY_SECONDS = 0.1
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
+_ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
 
 
 class Jobs(Protocol):
@@ -91,6 +95,7 @@ class LogWriter:
         self._syncs = syncs
         self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
+        self._has_zeros = True  # whether zeros are written ahead of the log
         self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
@@ -104,6 +109,9 @@ class LogWriter:
         self._sync_later: asyncio.TimerHandle | None = None
         self._write_later: asyncio.TimerHandle | None = None
         self._files_later: asyncio.TimerHandle | None = None
+        self.files_seconds = 0.0  # how long the last write of configuration files took
+        self._is_writing_files = False
+        self._written_at = -_LATELY_SECONDS  # the log, by the clock of the loop
         self._is_closed = False
         self._settled = asyncio.Event()
         self._on_broken = on_broken
@@ -117,6 +125,11 @@ class LogWriter:
     def write_turn(self, turn: Turn) -> None:
         """Write the batch and the configuration files of a turn."""
         if turn.files:
+            self._is_writing_files = True
+            is_busy = self._loop.time() - self._written_at < _LATELY_SECONDS
+            for text in turn.files.values():
+                if isinstance(text, RowsText):
+                    text.is_paced = is_busy
             self._jobs.put(lambda: self._write_files(turn.files))
         batch = turn.batch
         if batch is None:
@@ -129,7 +142,7 @@ class LogWriter:
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
-            CommitLog.write_batch(batch)
+            CommitLog.write_batch(batch, has_zeros=self._has_zeros)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
@@ -171,7 +184,7 @@ class LogWriter:
     def _written(self, batch: LogBatch) -> None:
         for write in batch.writes:
             self._unsynced[write.segment] = None
-        self._end = batch.end
+        self._end, self._written_at = batch.end, self._loop.time()
         if self._on_written is not None:
             self._on_written(batch)
         if not self._sync_interval:
@@ -183,6 +196,7 @@ class LogWriter:
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, FileText]) -> None:
+        began = time.monotonic()
         reported, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
         for path, text in waiting.items():
             try:
@@ -196,12 +210,14 @@ class LogWriter:
                         log, path=path, problem=lack.what, advice=lack.advice
                     )
                 self._unsaved[path] = text
+        self.files_seconds = time.monotonic() - began
         if self._unsaved:
             self._loop.call_soon_threadsafe(self._save_later)
         elif waiting:
             self._loop.call_soon_threadsafe(self._saved)
 
     def _saved(self) -> None:
+        self._is_writing_files = False
         self._note_room(_TABLES)
         self._on_saved()
 
@@ -242,9 +258,12 @@ class LogWriter:
                 self._settled.set()
 
         size, self._sync_end = end - self._sync_end, end
+        self._has_zeros = size <= _ZEROS_MAX
         syncs = self._syncs
-        if self._is_copying and size > _MUCH and isinstance(syncs, PromptSyncs):
-            syncs = syncs.others
+        if isinstance(syncs, PromptSyncs):
+            is_much = self._is_copying and size > _MUCH
+            if is_much or (self._is_writing_files and syncs.others is not None):
+                syncs = syncs.others
         if syncs is None or not syncs.start(files, synced):
             self._sync_in_thread(files, synced)
 

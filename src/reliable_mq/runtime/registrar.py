@@ -122,6 +122,12 @@ class Registrar:
         self._is_all_due = True
         await self._begin()
 
+    async def register_forever(self) -> None:
+        """Register all topics again and again; the caller cancels it."""
+        while True:
+            await asyncio.sleep(self.pause_seconds)
+            await self.register()
+
     def _begin(self) -> asyncio.Task[None]:
         if self._task is None or self._task.done():
             self._task = watched(self._register(), self._on_broken)

@@ -11,13 +11,16 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
 Unit = Literal["", "seconds", "bytes", "ratio"]
-Source = Literal["client", "application", "worker", "broker", "name server", "reconcile"]
+Source = Literal[
+    "client", "application", "worker", "broker", "name server", "endpoint", "reconcile"
+]
 SOURCES: dict[Source, str] = {
     "client": "`PrometheusMiddleware`; `run` and `resend` add it when `--metrics-port` is given",
     "application": "`run` and `resend`, read from the databases every ten seconds at most",
     "worker": "`run`, and `resend` for its own parts",
     "broker": "`broker`, and `run` with an embedded broker",
     "name server": "`namesrv`, and `broker` with a name server of its own",
+    "endpoint": "`proxy`, and `broker` with `--grpc-port`",
     "reconcile": "`reconcile --prometheus FILE`",
 }
 """Who serves the metrics of each source."""
@@ -436,6 +439,35 @@ _NAME_SERVER = (
     ),
 )
 
+_of_endpoint = partial(_of_server, "endpoint")
+
+_ENDPOINT = (
+    *_of_sockets("endpoint"),
+    _of_endpoint("connections", "Open connections of gRPC clients"),
+    _of_endpoint(
+        "calls_total",
+        "Calls that were answered since the start, by the code of the answer; 20000: it did it",
+        "counter",
+        labels=("call", "code"),
+    ),
+    _of_endpoint("running_calls", "Calls and commands that are being answered, also if they wait"),
+    _of_endpoint("waiting_receives", "Receives and pulls that wait for a message"),
+    _of_endpoint("clients", "Clients that have told their settings"),
+    _of_endpoint("command_streams", "Clients whose stream of commands (Telemetry) is open"),
+    _of_endpoint("renewed_messages", "Messages of push consumers whose time is renewed"),
+    _of_endpoint(
+        "renewals_total",
+        "Renewals since the start: done, failed (the message may come again)",
+        "counter",
+        labels=("outcome",),
+    ),
+    _of_endpoint(
+        "reading_age_seconds",
+        "Age of these figures: above a few seconds, the event loop does not run",
+        unit="seconds",
+    ),
+)
+
 
 def _of_run(name: str, text: str, unit: Unit = "", labels: tuple[str, ...] = ()) -> Metric:
     return Metric(f"reliable_mq_reconcile_{name}", "gauge", unit, labels, text, "reconcile")
@@ -475,7 +507,15 @@ _RECONCILE = (
 
 METRICS: dict[str, Metric] = {
     each.name: each
-    for each in (*_CLIENT, *_APPLICATION, *_WORKER, *_BROKER, *_NAME_SERVER, *_RECONCILE)
+    for each in (
+        *_CLIENT,
+        *_APPLICATION,
+        *_WORKER,
+        *_BROKER,
+        *_NAME_SERVER,
+        *_ENDPOINT,
+        *_RECONCILE,
+    )
 }
 """All metrics by name, in the order of the reference."""
 

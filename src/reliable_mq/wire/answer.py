@@ -9,7 +9,9 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import LANGUAGE, REPLY_FLAG, VERSION, Command, encode_command, reply
+from reliable_mq.wire.frame import HEAD_SIZE, JSON, encode_head
+from reliable_mq.wire.long_frame import AnyFrame
 
 log = limited_log(__name__)
 
@@ -31,3 +33,33 @@ def encode_answer(answer: Command) -> bytes:
         broker_events.ANSWER_NOT_ENCODED.log(log, error=error)
         reason = f"the answer to this request cannot be sent: {error}"
         return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))
+
+
+_DONE_BEGIN, _DONE_END = encode_command(reply(Command(code=0, opaque=7)))[HEAD_SIZE:].split(b"7", 1)
+_DONE_HEADS = [
+    encode_head(JSON, len(_DONE_BEGIN) + digits + len(_DONE_END)) + _DONE_BEGIN
+    for digits in range(12)
+]
+"""What comes before the opaque, by its number of digits."""
+_DONE_SIZE_MAX = len(_DONE_HEADS[-1]) + 11 + len(_DONE_END)
+_DONE_AT = HEAD_SIZE + len(_DONE_BEGIN)
+
+
+def encode_done(to: Command) -> bytes:
+    """Return the frame of an answer that says SUCCESS and nothing else: it has a template."""
+    if to.serialize_type != JSON:
+        return encode_command(reply(to))
+    opaque = b"%d" % to.opaque
+    return b"".join((_DONE_HEADS[len(opaque)], opaque, _DONE_END))
+
+
+def decode_done(frame: AnyFrame) -> Command | None:
+    """Return the answer in a frame of `encode_done`; None: it is another frame, or not one only."""
+    if len(frame) > _DONE_SIZE_MAX or not isinstance(frame, bytes):
+        return None
+    if not frame.endswith(_DONE_END):
+        return None
+    opaque = frame[_DONE_AT : -len(_DONE_END)]
+    if len(opaque) >= len(_DONE_HEADS) or not frame.startswith(_DONE_HEADS[len(opaque)]):
+        return None
+    return Command(0, int(opaque), REPLY_FLAG, LANGUAGE, VERSION) if opaque.isdigit() else None

@@ -31,6 +31,7 @@ from reliable_mq.wire.headers import (
     SignedSendHeader,
 )
 from reliable_mq.wire.java_int import I32
+from reliable_mq.wire.pop_headers import AckMessageHeader
 
 VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
 LANGUAGE = "PYTHON"
@@ -53,9 +54,9 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
 
     All values of `ext_fields` are text ("true", "42"), as the protocol says. A field that is not in
     a JSON header has its default. `body` and `serialize_type` come from the frame, never from the
-    header. `decode_request` may put the fields of a send or a pull into `send_header` or
-    `pull_header` instead of `ext_fields`; `decode_reply` may put them into `send_result` or
-    `pull_result`.
+    header. `decode_request` may put the fields of a send, a pull or an acknowledgement into
+    `send_header`, `pull_header` or `ack_header` instead of `ext_fields`; `decode_reply` may put
+    them into `send_result` or `pull_result`.
     """
 
     code: I32
@@ -69,6 +70,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     serialize_type: int = JSON
     send_header: SendMessageHeaderV2 | None = None
     pull_header: PullMessageHeader | None = None
+    ack_header: AckMessageHeader | None = None
     send_result: SendResultHeader | None = None
     pull_result: PullResultHeader | None = None
 
@@ -156,7 +158,8 @@ def decode_command(frame: Frame) -> Command:
         raise FrameError(f"unknown serialize type {frame.serialize_type}")
     command.body = frame.body
     command.serialize_type = frame.serialize_type
-    command.send_header = command.pull_header = command.send_result = command.pull_result = None
+    command.send_header = command.pull_header = command.ack_header = None
+    command.send_result = command.pull_result = None
     return command
 
 
@@ -173,6 +176,7 @@ class _Typed(Command, gc=False, kw_only=True):
     serialize_type: int = _hidden("serialize_type", default=JSON)
     send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
     pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
+    ack_header: AckMessageHeader | None = _hidden("ack_header", default=None)
     send_result: SendResultHeader | None = _hidden("send_result", default=None)
     pull_result: PullResultHeader | None = _hidden("pull_result", default=None)
 
@@ -192,6 +196,13 @@ class _Pull(_Typed, gc=False, kw_only=True):
 
 
 @decodable
+class _Ack(_Typed, gc=False, kw_only=True):
+    """An acknowledgement of a popped message."""
+
+    ack_header: AckMessageHeader | None = msgspec.field(name="extFields")
+
+
+@decodable
 class _SendResult(_Typed, gc=False, kw_only=True):
     """The reply to a send."""
 
@@ -207,12 +218,16 @@ class _PullResult(_Typed, gc=False, kw_only=True):
 
 _SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson writes them
 _PULLS = (b'{"code":11,', b'{"code":361,')  # PULL_MESSAGE, LITE_PULL_MESSAGE
+_ACK = b'{"code":200051,'  # ACK_MESSAGE
 _decode_json_send = msgspec.json.Decoder(_Send, strict=False).decode
 _decode_json_pull = msgspec.json.Decoder(_Pull, strict=False).decode
+_decode_json_ack = msgspec.json.Decoder(_Ack, strict=False).decode
 
 
 def decode_request(frame: Frame) -> Command:
-    """Return the command in `frame`; sends and pulls have typed headers (a broker's hot path).
+    """Return the command in `frame`; sends, pulls and acknowledgements have typed headers.
+
+    This is a broker's hot path.
 
     If a typed header does not parse, the general decoder reads it and reports the fault.
 
@@ -225,6 +240,8 @@ def decode_request(frame: Frame) -> Command:
             return _decode_typed(_decode_json_send, frame)
         if header.startswith(_PULLS):
             return _decode_typed(_decode_json_pull, frame)
+        if header.startswith(_ACK):
+            return _decode_typed(_decode_json_ack, frame)
     return decode_command(frame)
 
 

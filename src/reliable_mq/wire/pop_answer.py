@@ -21,10 +21,11 @@ from reliable_mq.wire.pop_handle import (
     kind_of,
     parse_handle,
 )
-from reliable_mq.wire.properties import POP_CK
+from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, POP_CK
 from reliable_mq.wire.record import Record
 
 _KINDS = frozenset((NORMAL, RETRY, RETRY_V2))
+_NAME = f"{POP_CK}{NAME_VALUE_SEPARATOR}".encode()
 _BITS_MAX = 100_000
 """Offsets that one bit set of an acknowledgement may span: 17 KB of text."""
 
@@ -55,12 +56,13 @@ def handles_of(
         kinds = places.get((queue_id, offset), frozenset()) if places else _KINDS
         kind = NORMAL if is_retry_topic else kind_of(record.topic)
         named = kind_of(topic) if is_retry_topic else kind
-        usual = PopHandle(0, popped, invisible, revive, kind, broker_name, queue_id, offset)
         if named == NORMAL:
-            given = _given(record.property_map().get(POP_CK), usual, kinds - {NORMAL})
-            if given is not None:
-                handles.append(given)
-                continue
+            if _NAME in record.properties:
+                usual = PopHandle(0, popped, invisible, revive, kind, broker_name, queue_id, offset)
+                given = _given(record.property_map().get(POP_CK), usual, kinds - {NORMAL})
+                if given is not None:
+                    handles.append(given)
+                    continue
             if len(kinds) == 1:  # a copy whose handle had no room, or is spoilt
                 (kind,) = (named,) = kinds
         # A broker that names no starts has one checkpoint for each queue, at its first record.
@@ -69,7 +71,9 @@ def handles_of(
             start = starts.get((RETRY if named == RETRY_V2 else RETRY_V2, queue_id))
         if start is None:
             start = starts.setdefault((named, queue_id), offset)
-        handles.append(usual._replace(start_offset=start, kind=kind))
+        handles.append(
+            PopHandle(start, popped, invisible, revive, kind, broker_name, queue_id, offset)
+        )
     return handles
 
 
@@ -102,10 +106,12 @@ def _places(text: str) -> dict[tuple[int, int], frozenset[str]]:
     """Return the kinds of each queue and offset, from `KIND QUEUE OFFSET,OFFSET,…;…`."""
     places: dict[tuple[int, int], frozenset[str]] = {}
     for part in text.split(";") if text else ():
-        kind, queue_id, offsets = part.split(" ")
-        for offset in offsets.split(","):
-            place = (int(queue_id), int(offset))
-            places[place] = places.get(place, frozenset()) | {kind}
+        kind, queue, offsets = part.split(" ")
+        queue_id, alone = int(queue), frozenset((kind,))
+        for offset in map(int, offsets.split(",")):
+            known = places.setdefault((queue_id, offset), alone)
+            if known is not alone:
+                places[queue_id, offset] = known | alone
     return places
 
 

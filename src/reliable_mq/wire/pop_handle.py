@@ -51,7 +51,9 @@ class PopHandle(NamedTuple):
 
     def text(self) -> str:
         """Return the handle as it is sent."""
-        return " ".join(str(field) for field in self if field is not None)
+        start, popped, invisible, revive, kind, broker, queue_id, offset = self
+        text = f"{start} {popped} {invisible} {revive} {kind} {broker} {queue_id}"
+        return text if offset is None else f"{text} {offset}"
 
 
 def kind_of(topic: str) -> str:
@@ -110,8 +112,24 @@ def _number(text: str) -> int:
     return number
 
 
+def _parse_by_head(text: str) -> PopHandle:
+    """Return the handle in a text. Those of one pop differ in their ends only."""
+    fields = text.count(" ") - len(_FIELDS) + 1  # behind the usual ones
+    if fields not in _OFFSETS:
+        return _parse(text)
+    head, offset, *_ = text.rsplit(" ", fields)
+    start, popped, invisible, revive, kind, broker, queue_id, _ = _known_head(head)
+    try:
+        number = _number(offset)
+    except ValueError:
+        return _parse(text)  # it tells the fault
+    return PopHandle(start, popped, invisible, revive, kind, broker, queue_id, number)
+
+
+_OFFSETS = (1, 2)  # the one in the queue, and that in the log, which only the endpoint reads
+_known_head = lru_cache(maxsize=1024)(_parse)
 # The gRPC endpoint and the broker behind it read a handle one after the other.
-_known_handle = lru_cache(maxsize=256)(_parse)
+_known_handle = lru_cache(maxsize=256)(_parse_by_head)
 
 
 def start_offset_field(topic: str, queue_id: int, start_offset: int) -> str:

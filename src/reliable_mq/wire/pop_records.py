@@ -7,7 +7,7 @@ Source: Apache RocketMQ `PopCheckPoint`, `AckMsg`, `BatchAckMsg`, `PopMessagePro
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -165,12 +165,18 @@ def decode_checkpoint(body: bytes) -> PopCheckpoint:
 def encode_acks(acks: PopAcks) -> bytes:
     """Return the body of the record of acknowledgements."""
     topic, group, queue_id, start, popped_ms, broker = acks.key
-    is_one = len(acks.offsets) == 1
-    fields: dict[str, Any] = {"ao": acks.offsets[0] if is_one else -1}
-    if not is_one:
-        fields["aol"] = acks.offsets
+    offset, offsets = (acks.offsets[0], None) if len(acks.offsets) == 1 else (-1, acks.offsets)
     return _encode(
-        fields | {"bn": broker, "c": group, "pt": popped_ms, "q": queue_id, "so": start, "t": topic}
+        _AckText(
+            ao=offset,
+            aol=None if offsets is None else list(offsets),
+            bn=broker,
+            c=group,
+            pt=popped_ms,
+            q=queue_id,
+            so=start,
+            t=topic,
+        )
     )
 
 

@@ -10,13 +10,15 @@ earlier are delivered. Deliveries of all others are in the log from `delivered_e
 
 Why it holds. The master delivers a message only after it was taken up. Messages before
 `done_before` were taken up when the master was asked the time before, so their slot was known
-then; when all slots before `done_ms` are delivered, theirs is, too. Another message is taken up,
-and so delivered, after that first answer, or it is due at `done_ms` or later. Both deliveries are
-behind the place where the slave's log ended before the first question, if its last record there is
-older than `done_ms`. A master that has restarted takes messages up again that it has delivered, so
-its answers count when it is as far as it was.
+then; when all slots before `done_ms` are delivered, theirs is, too. (While the master has messages
+that are late for their slot, it says that it has taken up none.) A delivery of another message that
+is due at `done_ms` or later is behind the place where the slave's log ended before the first
+question, if its last record there is older than `done_ms`. A message at `done_before` or later may
+have been delivered by then: a master that restarts takes messages up again that it has delivered.
+So `delivered_end` is where the slave's log ended when it had none of these messages.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,14 +40,25 @@ The slave does not know the last versions of the master, so it leaves room for t
 """
 _SAVED_MS = 60_000
 _SAVED_SIZE = 64 * 1024 * 1024  # bytes of the log that a promoted slave would search
+_ENDS_MAX = 1_000  # a master that takes nothing up for longer is believed later
+
+
+class OwnLog(NamedTuple):
+    """What this slave's log had in its queues before a question: it is asked first."""
+
+    end: int
+    last_ms: int
+    """Time of its last record."""
+    queue_end: int
+    """Of the queue of timed messages."""
 
 
 class _Look(NamedTuple):
-    """This slave's log before a question: its end and last time; and the master's queue offset."""
+    """A question: the slave's log before it, and what the master has taken up."""
 
-    log_end: int
-    last_ms: int
+    own: OwnLog
     queue_offset: int
+    search_from: int | None  # deliveries of what is not taken up are behind this log offset
 
 
 class FollowedTimers:
@@ -60,35 +73,47 @@ class FollowedTimers:
         self._files = files
         self._precision_ms = precision_ms
         self._earlier: _Look | None = None
-        self._furthest = 0  # queue offset that the master has said
+        self._ends: deque[OwnLog] = deque(maxlen=_ENDS_MAX)  # of this log, at former questions
         self._saved = TimerCheckpoint()
         self.known = TimerCheckpoint()
         self._is_ahead = False  # whether the version is newer than the master's
 
-    def take(self, told: TimerCheckpoint, log_end: int, last_ms: int) -> None:
+    def take(self, told: TimerCheckpoint, own: OwnLog) -> None:
         """Take what the master says. Everything that it claims must be in this slave's log.
 
         Args:
             told: the master's progress.
-            log_end: where this slave's log ended before the master was asked.
-            last_ms: the store time of the last record before that.
+            own: this slave's log before the master was asked.
         """
         self._is_ahead = False
-        earlier, self._earlier = self._earlier, _Look(log_end, last_ms, told.master_queue_offset)
-        furthest, self._furthest = self._furthest, max(self._furthest, told.master_queue_offset)
+        offset = min(told.queue_offset, told.master_queue_offset)
+        earlier, self._earlier = self._earlier, _Look(own, offset, self._search_from(own, offset))
         done_ms = told.read_ms // self._precision_ms * self._precision_ms
-        if earlier is None or earlier.last_ms >= done_ms:
+        if earlier is None or earlier.search_from is None or earlier.own.last_ms >= done_ms:
             return
         known = self.progress()
-        if done_ms <= known.done_ms or earlier.queue_offset < max(known.done_before, furthest):
+        if done_ms <= known.done_ms or not known.done_before <= earlier.queue_offset <= offset:
             return  # a master that has just started takes its messages up again
         self.known = TimerCheckpoint(
             read_ms=done_ms,
-            delivered_end=earlier.log_end,
+            delivered_end=earlier.search_from,
             done_before=earlier.queue_offset,
             done_ms=done_ms,
             counter=told.counter,
         )
+
+    def _search_from(self, own: OwnLog, offset: int) -> int | None:
+        """Return where this log ended when its timed messages were all before a queue offset.
+
+        None: it was longer at each question.
+        """
+        ends = self._ends
+        if ends and ends[-1].queue_end == own.queue_end:
+            ends.pop()
+        ends.append(own)
+        while len(ends) > 1 and ends[1].queue_end <= offset:
+            ends.popleft()
+        return ends[0].end if ends[0].queue_end <= offset else None
 
     def progress(self) -> TimerCheckpoint:
         """Return what is known, or what was noted before the start."""

@@ -61,7 +61,9 @@ class PopTurn(msgspec.Struct):
         return self.queues % queues
 
 
-class _Acks(NamedTuple):
+class TurnAcks(NamedTuple):
+    """Acknowledgements of one checkpoint that came in one turn."""
+
     revive_ms: int
     revive_queue: int
     offsets: list[int]
@@ -95,7 +97,7 @@ class Popped:
         self.uncommitted: deque[PoppedPlace] = deque()
         self._next: _Queues = {}
         self.in_flight: _Queues = {}
-        self.acks: dict[CheckpointKey, _Acks] = {}  # of this turn
+        self.acks: dict[CheckpointKey, TurnAcks] = {}  # of this turn
         self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
         self.acks_ms = 0
         self.counted_from_ms = 0
@@ -243,11 +245,12 @@ class Popped:
             acked = self._acked[key] = set()
             if len(self._acked) > _ACKED_MAX:
                 del self._acked[next(iter(self._acked))]
-        self.ended(key, revive_ms, len(set(offsets) - acked))
+        known = len(acked)
         acked.update(offsets)
+        self.ended(key, revive_ms, len(acked) - known)
         acks = self.acks.get(key)
         if acks is None:
-            acks = self.acks[key] = _Acks(revive_ms, revive_queue, [])
+            acks = self.acks[key] = TurnAcks(revive_ms, revive_queue, [])
         acks.offsets.extend(offsets)
 
     def forget(self, *, topic: str = "", group: str = "") -> None:

@@ -15,9 +15,12 @@ import heapq
 from array import array
 from collections.abc import Callable
 
+import msgspec
+
 from reliable_mq.broker_core.delivery.done_entries import leave_done
 from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
+from reliable_mq.broker_core.delivery.recalls import Recalls
 from reliable_mq.broker_core.delivery.revival import Revival
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedMessage,
@@ -75,21 +78,20 @@ class Timers:
         self._store = store
         self._files = files
         self.followed = FollowedTimers(files, precision_ms)  # of a slave
-        self._precision_ms = precision_ms
+        self.precision_ms = precision_ms
         self._roll_slots = roll_slots
-        self._recalls_within_topic = recalls_within_topic
         self.revival = revival or Revival("")
         self.written = WrittenNotes()
         self.counts = TopicCounts(OF_TIMERS)
+        self._recalls = Recalls(self.counts, is_within_topic=recalls_within_topic)
         self.refused = 0  # messages since the start, because too many waited
         self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
         self._due: list[int] = []  # a heap of the keys of the buckets
         self._loaded_ms = 0  # all slots before this time are in the buckets
         self._chain = -1  # next position to load of the slot at `_loaded_ms`; -1: not begun
         self._delivered_ms = 0
+        self._late_ms = 0  # no message that was taken up too late is due later
         self._used_ms = 0  # the last slot from which something was delivered
-        # Recalls by slot: the key, and the topic of the message ("" once the message was found).
-        self._deleted: dict[int, dict[str, str]] = {}
         self.ended = EndedSlots(files, self.revival, precision_ms)
         self._caught_up_ms = 0  # last time when the whole queue was taken up
 
@@ -127,6 +129,7 @@ class Timers:
         if files.is_new:
             self.counts.clear()
         self._loaded_ms = self._delivered_ms = files.read_ms
+        self._late_ms = max(now_ms, files.read_ms + 1)
         self.ended.settle(self._store, now_ms)
 
     def run(self, now_ms: int) -> int:
@@ -150,7 +153,7 @@ class Timers:
         return count
 
     def _slot_of(self, due_ms: int) -> int:
-        return (due_ms - 1) // self._precision_ms * self._precision_ms
+        return (due_ms - 1) // self.precision_ms * self.precision_ms
 
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
         """Give each new message an entry and a slot.
@@ -178,7 +181,7 @@ class Timers:
         """Return the next message to take up; None: it is damaged, or no timed message."""
         offset = self._files.queue_offset
         record = self._store.reader.message(queue, offset)
-        timed = read_timed(record, self._precision_ms)
+        timed = read_timed(record, self.precision_ms)
         if record is not None and timed is None:
             broker_events.TIMED_MESSAGE_UNREADABLE.log(log, queue_offset=offset, topic=TIMER_TOPIC)
         return timed
@@ -186,44 +189,32 @@ class Timers:
     def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> bool:
         """Put a message into its slot; return whether the wheel had room."""
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
+        self._late_ms = max(self._late_ms, due_ms if due_ms > timed.due_ms else 0)
         slot_ms, magic = self._slot_of(due_ms), DEFAULT
-        taken_ms = now_ms // self._precision_ms * self._precision_ms
-        window_ms = self._roll_slots * self._precision_ms
+        taken_ms = now_ms // self.precision_ms * self.precision_ms
+        window_ms = self._roll_slots * self.precision_ms
         if slot_ms - taken_ms >= window_ms:
             magic |= ROLL
-            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self._precision_ms
+            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self.precision_ms
             slots = self._roll_slots // 2 if is_short else self._roll_slots
-            slot_ms = taken_ms + slots * self._precision_ms
-            due_ms = slot_ms + self._precision_ms
+            slot_ms = taken_ms + slots * self.precision_ms
+            due_ms = slot_ms + self.precision_ms
         if slot_ms >= self._files.room_end_ms:
             return False
         if timed.deleted_key:
             magic |= DELETE
-        entry = TimerEntry(
-            previous=-1,
-            magic=magic,
-            taken_ms=taken_ms,
-            slot_ms=slot_ms,
-            commit_log_offset=timed.place,
-            size=timed.size,
-            topic_hash=topic_hash(timed.topic),
-            due_ms=due_ms,
-        )
+        topic = timed.topic
+        place, size, hashed = timed.place, timed.size, topic_hash(topic)
+        entry = TimerEntry(-1, magic, taken_ms, slot_ms, place, size, hashed, due_ms)
         position = self._files.add_entry(entry)
-        if not is_revive_topic(timed.topic):
+        if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
             if magic & DELETE and not magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[
-                    self._recalled(timed.topic, timed.deleted_key)
-                ] = timed.topic
+                self._recalls.add(timed.out_ms, timed.topic, timed.deleted_key)
         return True
-
-    def _recalled(self, topic: str, key: str) -> str:
-        """Return the key of a recall in `_deleted`."""
-        return f"{topic}\0{key}" if self._recalls_within_topic else key
 
     def _wait(self, position: int, due_ms: int) -> None:
         if due_ms not in self._buckets:
@@ -234,7 +225,7 @@ class Timers:
     def _load(self, now_ms: int) -> None:
         """Load the slots up to the next one, within the limits of one turn."""
         files, budget = self._files, _ENTRIES_MAX
-        until_ms = self._slot_of(now_ms) + 2 * self._precision_ms
+        until_ms = self._slot_of(now_ms) + 2 * self.precision_ms
         while budget > 0:
             if self._chain < 0:
                 self._loaded_ms = files.next_used(self._loaded_ms, max(until_ms, self._loaded_ms))
@@ -248,7 +239,7 @@ class Timers:
                 self._chain = entry.previous if entry and entry.previous < self._chain else -1
                 budget -= 1
             if self._chain < 0:
-                self._loaded_ms += self._precision_ms
+                self._loaded_ms += self.precision_ms
 
     def _wait_for(self, position: int, entry: TimerEntry | None) -> None:
         """Put a loaded entry into its bucket."""
@@ -261,9 +252,7 @@ class Timers:
             if timed is None:
                 return
             if entry.magic & DELETE and not entry.magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[
-                    self._recalled(timed.topic, timed.deleted_key)
-                ] = timed.topic
+                self._recalls.add(timed.out_ms, timed.topic, timed.deleted_key)
             if not entry.due_ms:
                 due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
                 entry = entry._replace(due_ms=due_ms)
@@ -274,7 +263,7 @@ class Timers:
         if entry is None:
             return None
         record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
-        timed = read_timed(record, self._precision_ms)
+        timed = read_timed(record, self.precision_ms)
         if timed is None:
             broker_events.TIMED_MESSAGE_MISSING.log(log, log_offset=entry.commit_log_offset)
         return timed
@@ -315,13 +304,8 @@ class Timers:
             if not self._files.is_done(timed.record.queue_offset, timed.due_ms, timed.topic):
                 self.revival.take(timed.record, timed.properties.get(TAGS, ""), position)
             return entry.size
-        if not is_roll:
-            deleted = self._deleted.get(timed.out_ms, {})
-            own = [self._recalled(timed.topic, key) for key in timed.own_keys]
-            met = [key for key in own if key in deleted and not is_deletion]
-            deleted.update(dict.fromkeys(met, ""))
-            if is_deletion or met:
-                return entry.size
+        if not is_roll and self._recalls.takes_back(timed, is_recall=is_deletion):
+            return entry.size
         if self._files.is_done(timed.record.queue_offset, timed.due_ms):
             pass  # a slave has delivered it
         elif not (
@@ -342,23 +326,34 @@ class Timers:
         """Note that all messages that are due up to `limit_ms` are delivered."""
         self._delivered_ms = max(self._delivered_ms, limit_ms)
         read_ms = self.ended.end(self._delivered_ms, self._store.log.end)
-        if read_ms is None:
-            return
-        for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
-            for topic in filter(None, self._deleted.pop(out_ms).values()):
-                self.counts.add(topic, 1, now_ms)
+        if read_ms is not None:
+            self._recalls.end(read_ms, now_ms)
 
     @property
     def delivered_ms(self) -> int:
         """The time up to which everything is delivered; 0 without timers."""
         return self._delivered_ms if self._files.is_open else 0
 
+    def has_late(self, now_ms: int) -> bool:
+        """Whether messages are left that are due by now, and may have been taken up too late.
+
+        A broker that begins without the files of its timers takes all messages up too late.
+        """
+        until_ms = min(self._late_ms, now_ms)
+        is_loaded = self._caught_up_ms > 0 and self._loaded_ms > until_ms
+        is_left = bool(self._due) and self._due[0] <= until_ms
+        return self._files.is_open and (is_left or not is_loaded)
+
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
-        """Return the progress, for slaves: what is durably delivered, and what is taken up."""
+        """Return the progress, for slaves: what is durably delivered, and what is taken up.
+
+        A late message is in a later slot than its own, and slaves know the own one only.
+        """
         queue = self._store.queue(TIMER_TOPIC, 0)
         if queue is None or queue.end == 0:
             return TimerCheckpoint(read_ms=self._slot_of(now_ms))
-        return self._files.progress() if self._files.is_open else self.followed.told()
+        said = self._files.progress() if self._files.is_open else self.followed.told()
+        return msgspec.structs.replace(said, queue_offset=0) if self.has_late(now_ms) else said
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
         """Return the job that saves the progress; None when there is no progress.
@@ -391,8 +386,8 @@ class Timers:
             files,
             self._store,
             waiting,
-            end_ms=min(self._loaded_ms, self._used_ms + self._precision_ms),
-            slot_ms=self._precision_ms,
+            end_ms=min(self._loaded_ms, self._used_ms + self.precision_ms),
+            slot_ms=self.precision_ms,
             now_ms=self._delivered_ms,
         )
         files.close()

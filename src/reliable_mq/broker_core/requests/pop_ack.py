@@ -8,6 +8,7 @@ Source: Apache RocketMQ `AckMessageProcessor`, `BatchAck`.
 
 import binascii
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -16,13 +17,13 @@ from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_checks import known_queue
-from reliable_mq.broker_core.requests.pop_records import append_acks
+from reliable_mq.broker_core.requests.pop_records import append_acks_together
 from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import StoreError
-from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.answer import encode_done
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.java_int import I32, I64
@@ -36,9 +37,10 @@ from reliable_mq.wire.pop_handle import (
     parse_handle,
 )
 from reliable_mq.wire.pop_headers import AckMessageHeader
-from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey, PopAcks
+from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey
 
 _CHECKPOINTS_ASKED_MAX = 4_096  # of one request
+_RECORDS_MAX = 16  # that are appended together
 _AHEAD_MS = 60_000  # so far the clock of another broker over this store may have been ahead
 
 
@@ -65,7 +67,8 @@ class _BatchBody(msgspec.Struct):
 
 def ack_message(state: BrokerState, request: Request) -> Command | None:
     """ACK_MESSAGE."""
-    header = AckMessageHeader.decode(request.command.ext_fields)
+    command = request.command
+    header = command.ack_header or AckMessageHeader.decode(command.ext_fields)
     known_queue(state, header.topic, header.queue_id, request.connection.address)
     first, end = state.store.bounds(header.topic, header.queue_id)
     if not first <= header.offset <= end:
@@ -80,7 +83,7 @@ def ack_message(state: BrokerState, request: Request) -> Command | None:
     if handle.is_order:
         ack_in_order(state, key, header.offset, request.connection.address)
         save_orders(state)
-        state.reply_when_saved(request, reply(request.command))
+        state.reply_when_saved(request, reply(command))
         return None
     return _acknowledge(state, request, [(key, handle, (header.offset,))])
 
@@ -205,7 +208,7 @@ def _acknowledge(state: BrokerState, request: Request, found: Sequence[_Acks]) -
         return reply(request.command)
     state.popped.acks_ms = request.now_ms
     if not request.command.is_oneway:
-        state.popped.replies.append((request.connection.id, encode_answer(reply(request.command))))
+        state.popped.replies.append((request.connection.id, encode_done(request.command)))
     return None
 
 
@@ -233,9 +236,10 @@ def needs_record(
     clock is behind the timers, because it was set back, nobody knows what is back.
     """
     _, end = state.store.bounds(key.topic, key.queue_id)
+    last = offsets[0] if len(offsets) == 1 else max(offsets)
     is_possible = (
         key.topic in state.topics.by_name
-        and max(offsets) < end
+        and last < end
         and 0 <= handle.revive_queue < REVIVE_QUEUES
         and key.broker == state.config.broker_name
         and key.group in state.groups.by_name
@@ -258,10 +262,10 @@ def record_acks(state: BrokerState) -> None:
     """Store the acknowledgements of this turn; one record for each checkpoint."""
     popped, now_ms = state.popped, state.popped.acks_ms
     while popped.acks:
-        key = next(iter(popped.acks))
-        revive_ms, revive_queue, offsets = popped.acks[key]
-        append_acks(state, PopAcks(key, tuple(offsets)), revive_ms, revive_queue, now_ms)
-        del popped.acks[key]
+        some = dict(islice(popped.acks.items(), _RECORDS_MAX))
+        append_acks_together(state, some, now_ms)
+        for key in some:
+            del popped.acks[key]
     replies, popped.replies = popped.replies, []
     for connection, frame in replies:
         state.reply_when_stored(connection, state.store.log.end, frame)

@@ -139,6 +139,8 @@ class TimerStore:
         It was the master of this former slave, or a slave of this master. The slave leaves notes
         about popped messages to its master.
         """
+        if queue_offset >= self._noted.done_before and not self._done:  # as a rule
+            return False
         noted, is_popped = (self._noted.done_before, self._noted.done_ms), is_revive_topic(topic)
         return any(
             queue_offset < before
@@ -217,7 +219,7 @@ class TimerStore:
     def add_entry(self, entry: TimerEntry) -> int:
         """Add an entry to its slot's chain; return its position. The caller must call `flush`."""
         slot = self._wheel.slot(entry.slot_ms)
-        position = self._log.append(entry._replace(previous=slot.last))
+        position = self._log.append(TimerEntry(slot.last, *entry[1:]))
         self._link(entry, position, slot)
         return position
 

@@ -15,19 +15,27 @@ import numpy as np
 
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE, RECORD_SIZE_MAX
-from reliable_mq.reconcile.brokers.file_queues import UNITS, QueueFiles, is_offset_name, queues_of
+from reliable_mq.reconcile.brokers.file_queues import (
+    QUEUES,
+    UNITS,
+    QueueFiles,
+    is_offset_name,
+    queues_of,
+)
 from reliable_mq.reconcile.brokers.offset_table import Progress
 from reliable_mq.reconcile.brokers.popped import (
     INVISIBLE_MS_MAX,
     LATE_MS,
-    REVIVE_PREFIX,
     TAGS,
+    IsWanted,
+    PopOf,
     holds_checkpoints,
     in_flight,
+    note_tag,
+    pops_of,
 )
 from reliable_mq.wire.java_hash import java_string_hash
-from reliable_mq.wire.properties import REAL_TOPIC
-from reliable_mq.wire.properties import TAGS as TAG
+from reliable_mq.wire.properties import UNIQ_KEY
 from reliable_mq.wire.record import Record, decode_record
 
 _BLOCK = 4096
@@ -42,14 +50,38 @@ def read_in_flight(store: str, now_ms: int, newest_ms: int) -> Progress:
         now_ms: the moment, by the broker's clock.
         newest_ms: when the newest record of the log was stored.
     """
-    root = Path(store)
-    queues = [queue for queue in queues_of(root) if holds_checkpoints(queue.topic)]
-    if not queues:
-        return {}
     oldest_ms = min(now_ms, newest_ms) - INVISIBLE_MS_MAX - LATE_MS
-    with closing(_Segments(root / "commitlog")) as segments:
-        found = (each for queue in queues for each in _newest(queue, segments, oldest_ms))
-        return in_flight(found, now_ms, newest_ms)
+    return in_flight(_notes(Path(store), oldest_ms), now_ms, newest_ms)
+
+
+def read_pops(
+    store: str, message_id: str, is_likely: IsWanted, since_ms: int
+) -> list[tuple[PopOf, int]]:
+    """Return how often a message was handed out, with the failed attempts before each.
+
+    Args:
+        store: the store directory.
+        message_id: the message.
+        is_likely: whether the message may lie at a place. Its record there is read.
+        since_ms: only hand-outs since this time are wanted.
+    """
+    with closing(_Places(Path(store))) as places:
+        is_there = places.holds(message_id)
+
+        def is_wanted(topic: str, queue_id: int, offset: int) -> bool:
+            return is_likely(topic, queue_id, offset) and is_there(topic, queue_id, offset)
+
+        found = pops_of(_notes(Path(store), since_ms), is_wanted)
+        return [(pop, places.attempts(pop.topic, pop.queue_id, pop.offset)) for pop in found]
+
+
+def _notes(root: Path, oldest_ms: int) -> Iterator[tuple[str, bytes]]:
+    """Yield tag and body of the notes of a store since a time."""
+    queues = [queue for queue in queues_of(root) if holds_checkpoints(queue.topic)]
+    if queues:
+        with closing(_Segments(root / "commitlog")) as segments:
+            for queue in queues:
+                yield from _newest(queue, segments, oldest_ms)
 
 
 class _Segments:
@@ -82,6 +114,47 @@ class _Segments:
             return None
 
 
+class _Places:
+    """Reads records by their places in queues; each once."""
+
+    def __init__(self, root: Path) -> None:
+        self._queues = root / QUEUES
+        self._segments = _Segments(root / "commitlog")
+        self._records: dict[tuple[str, int, int], Record | None] = {}
+
+    def close(self) -> None:
+        """Close all files."""
+        self._segments.close()
+
+    def holds(self, message_id: str) -> IsWanted:
+        """Return whether the record at a place is one of a message."""
+
+        def is_there(topic: str, queue_id: int, offset: int) -> bool:
+            record = self._at(topic, queue_id, offset)
+            return record is not None and record.property_map().get(UNIQ_KEY) == message_id
+
+        return is_there
+
+    def attempts(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return how many attempts have failed at the message of a place."""
+        record = self._at(topic, queue_id, offset)
+        return 0 if record is None else record.reconsume_times
+
+    def _at(self, topic: str, queue_id: int, offset: int) -> Record | None:
+        place = topic, queue_id, offset
+        if place not in self._records:
+            self._records[place] = self._read(self._queues / topic / str(queue_id), offset)
+        return self._records[place]
+
+    def _read(self, folder: Path, offset: int) -> Record | None:
+        if not folder.is_dir():
+            return None
+        units = np.frombuffer(QueueFiles(folder).read_units(offset, 1), UNITS)
+        if not len(units):
+            return None
+        return self._segments.record(int(units[0]["offset"]), int(units[0]["size"]))
+
+
 def _newest(queue: QueueFiles, segments: _Segments, oldest_ms: int) -> Iterator[tuple[str, bytes]]:
     """Yield tag and body of the notes that a queue lists, from the newest back."""
     low, high = queue.bounds()
@@ -92,7 +165,7 @@ def _newest(queue: QueueFiles, segments: _Segments, oldest_ms: int) -> Iterator[
             if tags_code not in _TAG_CODES:
                 continue
             record = segments.record(offset, size)
-            if record is not None and (tag := _tag_of_note(queue.topic, record)):
+            if record is not None and (tag := note_tag(queue.topic, record.property_map())):
                 yield tag, record.body
         if not len(units) or _is_before(segments, units[0], oldest_ms):
             return
@@ -108,14 +181,6 @@ def _units(queue: QueueFiles, first: int, end: int) -> np.ndarray:
             break
         data += more[: len(more) // CONSUME_QUEUE_UNIT_SIZE * CONSUME_QUEUE_UNIT_SIZE]
     return np.frombuffer(data, UNITS)
-
-
-def _tag_of_note(topic: str, record: Record) -> str:
-    """Return the tag of a checkpoint or an acknowledgement; "": the record is something else."""
-    properties = record.property_map()
-    real = topic if topic.startswith(REVIVE_PREFIX) else properties.get(REAL_TOPIC, "")
-    tag = properties.get(TAG, "")
-    return tag if real.startswith(REVIVE_PREFIX) and tag in TAGS else ""
 
 
 def _is_before(segments: _Segments, unit: np.void, oldest_ms: int) -> bool:

@@ -21,6 +21,8 @@ from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.log_roles import RecordContext, delay_levels, pop_retries
 from reliable_mq.reconcile.brokers.offset_table import Progress
+from reliable_mq.reconcile.brokers.popped import LATE_MS, not_beyond
+from reliable_mq.reconcile.brokers.popped_pulls import pulled_in_flight
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
 from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess, access_here
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
@@ -68,7 +70,7 @@ class BrokerLedger:
         broker: its name and address.
         partitions: the messages to pull.
         queues: (topic, queue id) -> (first offset, end).
-        progress: the committed offsets.
+        progress: the committed offsets; of a whole ledger, not beyond what is in flight.
         missing: why the broker could not be read. None: it was read.
         clock: the broker's clock. None: unknown.
         oldest_ms: store time of the first record of its log, milliseconds since the epoch. None:
@@ -107,8 +109,9 @@ def read_cluster(
         timeout: seconds to wait for each reply. Default 10.
         is_partial: put the reason into `missing` if a broker cannot be read, and raise no error.
         brokers: the names of the brokers to read. None: all.
-        is_whole: fail if a topic with messages is not readable. Otherwise such a topic is left out,
-            unless it is in `topics`.
+        is_whole: fail if a topic with messages is not readable, and count what is popped and not
+            acknowledged as not passed. Otherwise such a topic is left out, unless it is in
+            `topics`, and `progress` is what the brokers say.
         access: the account and TLS settings. None: those of this process's environment.
 
     Returns:
@@ -123,7 +126,7 @@ def read_cluster(
     """
     access = access_here() if access is None else access
     ledgers = []
-    for broker in _brokers(split_addresses(name_servers), timeout, access):
+    for broker in brokers_of(split_addresses(name_servers), timeout, access):
         if brokers is not None and broker.name not in brokers:
             continue
         try:
@@ -160,7 +163,7 @@ def cut_to_ranges(
                 yield cut
 
 
-def _brokers(
+def brokers_of(
     name_servers: Sequence[str], timeout: float, access: ClusterAccess
 ) -> list[BrokerAddress]:
     reasons = []
@@ -238,6 +241,8 @@ class _Asking:
         before = time.time()
         runtime = link.call(topic_pulls.ask_runtime())
         after = time.time()
+        if self._asked.is_whole:  # a run judges by it
+            progress = not_beyond(progress, self._in_flight(topic_pulls.times_in(runtime), after))
         return BrokerLedger(
             self._broker,
             tuple(partitions),
@@ -246,6 +251,16 @@ class _Asking:
             clock=self._clock(topic_pulls.clock_in(runtime), before, after),
             oldest_ms=topic_pulls.oldest_in(runtime),
         )
+
+    def _in_flight(self, clock: tuple[float, float] | None, here: float) -> Progress:
+        """Return the first offset that each group has in flight, by the broker's clock.
+
+        While it has not run for long, it may not have brought back what came due before.
+        """
+        started, now = clock or (0.0, here)
+        now_ms = int(now * 1000)
+        newest_ms = now_ms if started * 1000 + LATE_MS < now_ms else 0
+        return pulled_in_flight(self._link.call, self._broker.cluster, now_ms, newest_ms)
 
     def _check_readable(self, topic: str, queue: QueueRange, is_readable: bool) -> None:
         if not is_readable and queue.begin < queue.end:

@@ -46,7 +46,7 @@ from reliable_mq.reconcile.brokers.log_schema import (
     with_broker,
     without_broker,
 )
-from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA
+from reliable_mq.reconcile.brokers.offset_rows import OFFSET_SCHEMA
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
 from reliable_mq.reconcile.brokers.spark_queue_readers import ConsumeQueueReader, OffsetReader
 from reliable_mq.reconcile.source_filters import Condition, conditions_of, filtered

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from reliable_mq.reconcile.brokers.file_queues import QueueFiles, queues_of, read_progress
 from reliable_mq.reconcile.brokers.file_store import read_layout
-from reliable_mq.reconcile.brokers.offset_table import offset_batch
+from reliable_mq.reconcile.brokers.offset_rows import offset_batch
 from reliable_mq.reconcile.source_filters import Condition, filtered
 
 

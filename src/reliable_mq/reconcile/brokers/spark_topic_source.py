@@ -44,7 +44,7 @@ from reliable_mq.reconcile.brokers.log_schema import (
     with_broker,
     without_broker,
 )
-from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.offset_rows import OFFSET_SCHEMA, offset_batch
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
 from reliable_mq.reconcile.brokers.spark_cluster import (
     MESSAGES_PER_PARTITION,

@@ -43,10 +43,11 @@ _UPTIME_SECONDS = (86_400, 3_600, 60, 1)
 
 
 class BrokerAddress(NamedTuple):
-    """A broker of a cluster: its name, and the address from which it is read."""
+    """A broker: its name, the address from which it is read, and the cluster; "": unknown."""
 
     name: str
     address: str
+    cluster: str = ""
 
 
 class QueueRange(NamedTuple):
@@ -74,7 +75,8 @@ def brokers_in(answer: Command) -> list[BrokerAddress]:
         for name, data in table.items():
             known = {int(number): str(address) for number, address in data["brokerAddrs"].items()}
             if known:
-                found.append(BrokerAddress(name, known.get(_MASTER_ID) or known[min(known)]))
+                address = known.get(_MASTER_ID) or known[min(known)]
+                found.append(BrokerAddress(name, address, str(data.get("cluster") or "")))
         return sorted(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"the list of brokers is invalid: {error!r}") from error
@@ -193,8 +195,17 @@ def delay_levels_in(answer: Command) -> str | None:
     Raises:
         RemoteError, ProtocolError: when the answer is none.
     """
+    return settings_in(answer).get(_LEVELS)
+
+
+def settings_in(answer: Command) -> Mapping[str, str]:
+    """Return the settings of a broker.
+
+    Raises:
+        RemoteError, ProtocolError: when the answer is none.
+    """
     try:
-        return parse_properties(_succeeded(answer).body.decode()).get(_LEVELS)
+        return parse_properties(_succeeded(answer).body.decode())
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the settings of a broker are invalid: {error}") from error
 
@@ -213,6 +224,16 @@ def clock_in(answer: Command) -> float | None:
     Raises:
         RemoteError, ProtocolError: when the reply is an error or invalid.
     """
+    times = times_in(answer)
+    return None if times is None else times[1]
+
+
+def times_in(answer: Command) -> tuple[float, float] | None:
+    """Return when a broker started, and the time of its clock when it replied; see `clock_in`.
+
+    Raises:
+        RemoteError, ProtocolError: when the reply is an error or invalid.
+    """
     table = _table(answer, "table")
     uptime = _UPTIME.search(str(table.get("runtime", "")))
     started = str(table.get("bootTimestamp", ""))
@@ -220,7 +241,7 @@ def clock_in(answer: Command) -> float | None:
         return None
     parts = (int(part.replace(",", "")) for part in uptime.groups())
     seconds = sum(part * size for part, size in zip(parts, _UPTIME_SECONDS, strict=True))
-    return int(started) / 1000 + seconds
+    return int(started) / 1000, int(started) / 1000 + seconds
 
 
 def oldest_in(answer: Command) -> int | None:
@@ -235,8 +256,13 @@ def oldest_in(answer: Command) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int) -> Command:
-    """Return a pull of the messages `begin` … `end` - 1, of at most about `size_max` bytes."""
+def ask_messages(
+    topic: str, queue_id: int, begin: int, end: int, size_max: int, tags: str = "*"
+) -> Command:
+    """Return a pull of the messages `begin` … `end` - 1, of at most about `size_max` bytes.
+
+    With `tags`, such as "a || b", only of messages with these tags; the last may lie behind `end`.
+    """
     header = PullMessageHeader(
         consumer_group=READER,
         topic=topic,
@@ -246,7 +272,7 @@ def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int)
         sys_flag=_SUBSCRIPTION,
         commit_offset=0,
         suspend_timeout_millis=0,
-        subscription="*",
+        subscription=tags,
         expression_type="TAG",
         max_msg_bytes=size_max,
     )
