@@ -63,6 +63,11 @@ The default of `--log-format`: `text` or `json`. Default `text`.
 ### RELIABLE_MQ_METRICS_HOST
 
 The default of `--metrics-host`: the address at which metrics are served. Default `127.0.0.1`.
+
+### RELIABLE_MQ_CONSOLE_SECRET
+
+Signs the sessions of `reliable-mq console`. Processes that serve one console share it. Default: a
+new one at each start, so everybody logs in again.
 """
 
 CLIENT_HEAD = """# Settings of the client
