@@ -112,6 +112,7 @@ def test_the_marked_ones_are_taken_whatever_their_state_allows(
         (WHY, "0", "the rate is 1 to 10000"),
         (WHY, "\u0663", "the rate is 1 to 10000"),
         (WHY, "10001", "the rate is 1 to 10000"),
+        (WHY, "0000000019999999", "the rate is 1 to 10000"),
     ],
 )
 def test_without_a_reason_and_a_rate_nothing_starts(

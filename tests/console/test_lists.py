@@ -71,6 +71,7 @@ def test_a_filter_is_an_address(
         ("topic=a&topic=b", "topic is given twice: give it once"),
         ("limit=0", "limit takes 1 to 500, not '0'"),
         ("limit=%D9%A3", "limit takes 1 to 500"),
+        ("limit=0000000019999999", "limit takes 1 to 500"),
         ("cursor=abc", "cursor is no place in this list: 'abc'"),
         ("database=other", "there is no database 'other'; known: main"),
         ("format=xml", "format takes html, csv, json, not 'xml'"),
@@ -83,10 +84,16 @@ def test_a_wrong_filter_is_told_in_one_line(browse: Browse, query: str, line: st
     page = client.get(f"/stubs?{query}")
     assert page.status_code == 400
     assert line in page.text.replace("&#39;", "'")
-    if "format" not in query and "cursor" not in query:
-        as_json = client.get(f"/stubs?{query}&format=json")
-        assert as_json.status_code == 400
-        assert as_json.json()["error"].startswith(line)
+    for form in ("json", "csv") if "format" not in query else ():
+        answer = client.get(f"/stubs?{query}&format={form}")
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(line)
+
+
+def test_a_cursor_that_no_database_takes_is_told(browse: Browse) -> None:
+    answer = browse().get("/consume-logs", params={"cursor": '["\\ud800", "billing"]'})
+    assert answer.status_code == 400
+    assert "cursor is no place in this list" in answer.text
 
 
 def test_csv_and_json_have_all_pages_of_the_filter(mq: ReliableMQ, browse: Browse) -> None:

@@ -37,6 +37,15 @@ def test_no_page_fails(browse: Browse, lost: ReliableMQ, path: str) -> None:
         assert "127.0.0.1" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/stubs?format=csv", "/stubs?format=json", "/groups?format=csv"])
+def test_a_file_of_rows_is_refused_and_is_not_empty(
+    browse: Browse, lost: ReliableMQ, path: str
+) -> None:
+    answer = browse(lost).get(path)
+    assert answer.status_code == 503
+    assert answer.json()["error"]
+
+
 def test_readiness_says_it_and_liveness_does_not(browse: Browse, lost: ReliableMQ) -> None:
     client = browse(lost)
     assert client.get("/readyz").status_code == 503

@@ -33,7 +33,7 @@ from reliable_mq.console.deeds import (
 from reliable_mq.console.deeds_cluster import END, START
 from reliable_mq.console.deeds_copies import letter_to_copy, text_of
 from reliable_mq.console.guard import form_of, must_be
-from reliable_mq.console.lists import RowList, WantedPage, wanted_of
+from reliable_mq.console.lists import RowList, WantedPage, is_number, wanted_of
 from reliable_mq.console.rendering import Renderer
 from reliable_mq.console.sessions import Person, Seal
 from reliable_mq.console.sources import Answer, ConsoleSources, ask
@@ -333,5 +333,4 @@ def _why_fault(why: str) -> str:
 
 
 def _rate_fault(rate: str) -> str:
-    is_number = rate.isascii() and rate.isdigit() and 1 <= int(rate[:9]) <= RATE_MAX
-    return "" if is_number else f"the rate is 1 to {RATE_MAX} rows a second"
+    return "" if is_number(rate, RATE_MAX) else f"the rate is 1 to {RATE_MAX} rows a second"

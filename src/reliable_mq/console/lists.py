@@ -166,9 +166,15 @@ def _value(field: Field, text: str) -> Any:
 def _limit(text: str) -> int:
     if not text:
         return PAGE_ROWS
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PAGE_ROWS_MAX):
+    if not is_number(text, PAGE_ROWS_MAX):
         raise FilterFault(f"limit takes 1 to {PAGE_ROWS_MAX}, not {printable(text, 60)!r}")
     return int(text)
+
+
+def is_number(text: str, most: int) -> bool:
+    """Whether a text is a number from 1 to `most`, in ASCII digits, and not longer than `most`."""
+    is_short = len(text) <= len(str(most))
+    return is_short and text.isascii() and text.isdigit() and 1 <= int(text) <= most
 
 
 def number_of(cursor: str) -> int | None:
@@ -204,18 +210,18 @@ def address(kind: RowList, query: Mapping[str, str], **changes: str) -> str:
 
 
 def all_rows(
-    kind: RowList, sources: ConsoleSources, wanted: WantedPage
+    kind: RowList, sources: ConsoleSources, wanted: WantedPage, found: ListPage
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of all pages from the wanted one on, up to a million."""
+    """Yield the rows of all pages from the found one on, up to a million."""
     page = wanted._replace(limit=EXPORT_ROWS)
     count = 0
     while True:
-        found = kind.page(sources, page)
         yield from found.rows
         count += len(found.rows)
         if not found.next or count >= EXPORT_ROWS_MAX:
             return
         page = page._replace(cursor=found.next)
+        found = kind.page(sources, page)
 
 
 def csv_lines(kind: RowList, rows: Iterator[Mapping[str, Any]]) -> Iterator[str]:

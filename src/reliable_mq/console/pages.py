@@ -22,6 +22,7 @@ from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
+    EXPORT_ROWS,
     FilterFault,
     RowList,
     WantedPage,
@@ -175,7 +176,13 @@ class Pages:
                 return self._list_page(request, kind, wanted, page, (), 400)
             away = (answer.fault,) if page is None else page.away
             return self._list_page(request, kind, wanted, "", away, 200, page)
-        rows = all_rows(kind, sources, wanted)
+        first = ask(lambda: _page_or_fault(kind, sources, wanted._replace(limit=EXPORT_ROWS)))
+        page = first.value
+        if isinstance(page, str):
+            return JSONResponse({"error": page}, 400)
+        if page is None or (page.away and not page.rows):  # no rows is not "nothing matches"
+            return JSONResponse({"error": "; ".join(page.away if page else (first.fault,))}, 503)
+        rows = all_rows(kind, sources, wanted, page)
         if form == "csv":
             head = {"Content-Disposition": f'attachment; filename="{kind.name}.csv"'}
             lines = csv_lines(kind, rows)

@@ -33,10 +33,15 @@ def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
     for value, column in zip(values, key, strict=True):
         kind = column.type.python_type
         is_number = kind is int and abs(value) <= MAX_NUMBER if type(value) is int else False
-        is_text = kind is str and type(value) is str and "\0" not in value
+        is_text = kind is str and type(value) is str and _can_be_stored(value)
         if not (is_number or is_text):
             raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
     return tuple(values)
+
+
+def _can_be_stored(text: str) -> bool:
+    """Whether a database takes a text: JSON can name halves of characters, which have no bytes."""
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def page_of(
