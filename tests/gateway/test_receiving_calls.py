@@ -123,7 +123,7 @@ def test_a_receive_is_counted_once_whatever_it_brings(cluster: FakeCluster) -> N
         ACTING.set(Acting("10.0.0.1"))
         consumer = await Consumer(cluster).known()
         calls = Calls(consumer.gateway)
-        names: dict[str, Any] = {"group": {"name": "g"}, "batch_size": 100}
+        names: dict[str, Any] = {"group": {"name": "g"}, "batch_size": 100, "auto_renew": True}
         queue = {"topic": {"name": "orders"}, "broker": {"name": "b"}}
         call = TYPES["ReceiveMessageRequest"](**names, message_queue=queue)
         connection: Any = Connection()
