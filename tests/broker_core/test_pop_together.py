@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
-from tests.broker_core.broker_world import TOPIC, connection
+from tests.broker_core.broker_world import GROUP, TOPIC, connection
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, Taken, ack_header
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ
-from reliable_mq.wire.pop_records import CHECKPOINT, PopAcks, decode_acks
+from reliable_mq.wire.pop_records import CHECKPOINT, CheckpointKey, PopAcks, decode_acks
 from reliable_mq.wire.properties import TAGS
 from reliable_mq.wire.record import Record
 
@@ -90,3 +91,55 @@ def test_what_was_acknowledged_together_never_comes_back(is_killed: bool) -> Non
 
     assert sorted(int(body) for body in world.bodies()) == [37, 38, 39]
     world.check()
+
+
+def batch_of(messages: Sequence[Taken], times: int) -> Command:
+    """Return one request that acknowledges messages of one checkpoint each, again and again."""
+    acks = [
+        {
+            "c": GROUP,
+            "t": TOPIC,
+            "r": "0",
+            "q": 0,
+            "so": each.handle.start_offset,
+            "rq": each.handle.revive_queue,
+            "pt": each.handle.popped_ms,
+            "it": each.handle.invisible_ms,
+            "b": "/////w==",
+        }
+        for each in messages
+    ]
+    body = msgspec.json.encode({"acks": acks * times, "brokerName": "b"})
+    return request(Ask.BATCH_ACK_MESSAGE, {}, body)
+
+
+def test_messages_that_are_acknowledged_again_and_again_are_recorded_once() -> None:
+    world = PopWorld()
+    for number in range(32):
+        world.send(b"%d" % number)
+    message, *_ = world.pop()
+    for number in range(16):  # their offsets, written again each time, are longer than a record
+        command = batch_of([message], 4_096)
+        command.opaque = START + number
+        world.core.receive(connection(1), command, world.now_ms)
+    world.finish_turn()
+
+    ((_, acks),) = acks_in(world)
+    assert acks.offsets == tuple(range(32))
+    assert {each.code for each in answers(world, 16) if each} == {0}
+
+
+def test_records_that_are_long_together_are_appended_one_by_one() -> None:
+    world = PopWorld(mappedFileSizeCommitLog="131072", maxMessageSize="4096")
+    popped = world.state.popped
+    many = range(10**17, 10**17 + 4_000)
+    for first in range(2):
+        key = CheckpointKey(TOPIC, GROUP, 0, first, 1, "b")
+        popped.acknowledge(key, world.now_ms + INVISIBLE_MS, 0, many)
+    world.finish_turn()
+
+    found = acks_in(world)
+    assert [(acks.key.start_offset, len(acks.offsets)) for _, acks in found] == [
+        (0, 4_000),
+        (1, 4_000),
+    ]

@@ -104,6 +104,14 @@ def test_malformed_requests_without_end_are_cut_off() -> None:
         connection.feed(b"".join(frame_of(1, 5, n, block) for n in range(1, 10_001, 2)), 0.0)
 
 
+def test_requests_with_malformed_trailers_without_end_are_cut_off() -> None:
+    connection = begun()
+    head, trailers = block_of(PSEUDO), block_of([PATH])
+    streams = (frame_of(1, 4, n, head) + frame_of(1, 5, n, trailers) for n in range(1, 10_001, 2))
+    with pytest.raises(Http2Error, match="bring nothing"):
+        connection.feed(b"".join(streams), 0.0)
+
+
 @pytest.mark.parametrize(
     ("text", "fits"),
     [

@@ -128,6 +128,7 @@ class TestOneRequest:
         assert (entry.message_id, entry.receipt_handle) == ("ID7", HANDLE)
         assert [found.status.message, entry.status.message] == ["OK", "OK"]
         assert at.cluster.asked == []
+        assert at.calls.ended == {("AckMessage", Code.OK): 1}
 
     @on_loop
     async def test_a_send_is_told_to_the_broker(self) -> None:

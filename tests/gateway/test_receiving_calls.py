@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, Told, record_of
 
+from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_consuming import OnLeft
 from reliable_mq.gateway.asyncio_gateway import Gateway
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code
+from reliable_mq.gateway.http2_frames import Stream
 from reliable_mq.gateway.message_types import TYPES
+from reliable_mq.runtime.grpc_calls import Calls
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, reply
 
@@ -99,6 +102,37 @@ def test_a_message_comes_with_all_that_the_sender_said(cluster: FakeCluster) -> 
         assert (system.queue_offset, system.delivery_attempt) == (7, 1)
         handle = system.receipt_handle.split(" ")
         assert (handle[0], *handle[2:]) == ("7", "15000", "3", "0", "b", "0", "7", "1007")
+
+    asyncio.run(run())
+
+
+def test_a_receive_is_counted_once_whatever_it_brings(cluster: FakeCluster) -> None:
+    came: list[Any] = []
+
+    class Connection:
+        def send_answers(self, stream: Any, answers: Sequence[Any], on_left: OnLeft) -> bool:
+            came.extend(answers)
+            if on_left is not None:
+                on_left(True)
+            return stream is not None
+
+        def end(self, _stream: Any, status: int, text: str) -> None:
+            came.append((status, text))
+
+    async def run() -> None:
+        ACTING.set(Acting("10.0.0.1"))
+        consumer = await Consumer(cluster).known()
+        calls = Calls(consumer.gateway)
+        names: dict[str, Any] = {"group": {"name": "g"}, "batch_size": 100, "auto_renew": True}
+        queue = {"topic": {"name": "orders"}, "broker": {"name": "b"}}
+        call = TYPES["ReceiveMessageRequest"](**names, message_queue=queue)
+        connection: Any = Connection()
+        stream, caller = Stream(1, 0), consumer.caller()
+        calls.answer_streamed(connection, stream, "ReceiveMessage", caller, call, None)
+        await asyncio.wait(calls._running)
+        assert len(came) == 4  # a code, a message, a time, and the end
+        assert came[-1] == (0, "")
+        assert calls.ended == {("ReceiveMessage", Code.OK): 1}
 
     asyncio.run(run())
 

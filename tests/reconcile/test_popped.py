@@ -12,6 +12,7 @@ from reliable_mq.reconcile.brokers.popped import (
     in_flight,
     not_beyond,
     oldest_open,
+    open_notes,
     pops_of,
 )
 
@@ -127,3 +128,9 @@ def test_the_oldest_checkpoint_whose_time_is_not_over_is_found() -> None:
     assert oldest_open([over], NOW, NOW) is None
     assert oldest_open([over, checkpoint(), checkpoint(pt=NOW)], NOW, NOW) == NOW - 5_000
     assert oldest_open([over], NOW, 0) == NOW - 10_000_000  # it may not have come back yet
+
+
+def test_checkpoints_that_are_over_are_not_kept() -> None:
+    over = checkpoint(pt=NOW - 10_000_000)
+    notes = [over, checkpoint(), note("ack", ao=100), ("ck", b"spoilt")]
+    assert list(open_notes(notes, NOW, NOW)) == notes[1:3]

@@ -54,6 +54,24 @@ def test_what_has_come_back_is_in_flight_no_more(world: PopWorld) -> None:
     assert flying(world) == {}
 
 
+def test_a_message_whose_time_is_changed_meanwhile_stays_in_flight(world: PopWorld) -> None:
+    messages = world.pop(invisibleTime=60_000)
+    for message in messages[1:]:
+        world.ack(message)
+    ask, asked = asking(world), list[int]()
+
+    def extending(command: Command) -> Command:
+        answer = ask(command)
+        asked.append(command.code)
+        if asked.count(RequestCode.PULL_MESSAGE) == 1:  # its checkpoint is read
+            world.extend(messages[0], 120_000)
+        return answer
+
+    found = pulled_in_flight(extending, CLUSTER, world.now_ms, world.now_ms)
+    assert found == {(GROUP, TOPIC): {0: 0}}
+    assert flying(world) == {0: 0}
+
+
 def test_only_the_newest_notes_are_looked_at_where_there_are_too_many(world: PopWorld) -> None:
     for message in world.pop(invisibleTime=60_000):
         world.ack(message)

@@ -224,6 +224,34 @@ def test_the_loop_syncs_no_log_while_tables_are_written() -> None:
     asyncio.run(scenario())
 
 
+def test_a_sync_that_the_kernel_refuses_does_not_wait_for_a_table() -> None:
+    """It refuses two files, a new file, and any file on some file systems."""
+
+    class SlowDisk(MemoryDisk):
+        def write_text(self, path: str, text: FileText) -> None:
+            assert gate.wait(60)
+            super().write_text(path, text)
+
+    class Refusing(Elsewhere):
+        def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+            self.begun.append(done)
+            return not files
+
+    gate = threading.Event()
+
+    async def scenario() -> None:
+        segment, reports, others = GatedSegment(), Reports(), Refusing()
+        writer = LogWriter(SlowDisk(), 0, reports, PromptSyncs(others, Seconds(0.0)))
+        writer.write_turn(Turn(None, [], {"config/topics.json": "{}"}, []))
+        writer.write_turn(turn(segment, 0, b"a"))
+        assert (segment.syncs, reports.ends, len(others.begun)) == (1, [(1, True)], 1)
+        gate.set()
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_table_is_written_bit_by_bit_only_if_somebody_waits_for_the_log() -> None:
     """Else it would only take longer: who creates one topic after another waits for each write."""
 

@@ -3,13 +3,13 @@
 Receives the paths of changed tables. Returns texts to write. Does not know their content. A text is
 made when the write begins, not when its table changes. One write is under way at a time, so on a
 slow disk more changes share one write. Thousands of callbacks may wait for it, so they are called a
-few at a time. And then the files rest before the next write.
+few at a time. And then the files rest before the next write, if a table was among them.
 """
 
 from collections import deque
 from collections.abc import Callable
 
-from reliable_mq.broker_core.store.disk import FileText
+from reliable_mq.broker_core.store.disk import FileText, RowsText
 
 _Dump = Callable[[], FileText]
 _Act = Callable[[], None]
@@ -38,6 +38,7 @@ class ConfigFiles:
         self.on_change: Callable[[str], None] = lambda _path: None
         self.due: deque[_Act] = deque()
         self._rest_end_ms = 0
+        self._has_table = False  # whether a table of many rows is under way
 
     @property
     def is_under_way(self) -> bool:
@@ -71,20 +72,23 @@ class ConfigFiles:
             return {}
         self._under_way, self.changed = self.changed, {}
         self._waiting_under_way, self._waiting = self._waiting, []
-        return {path: dump() for path, dump in self._under_way.items()}
+        texts = {path: dump() for path, dump in self._under_way.items()}
+        self._has_table = any(isinstance(text, RowsText) for text in texts.values())
+        return texts
 
     def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
         """Note that the texts of the last `take_texts` are on the medium; see `call_some`, too.
 
-        If very many callbacks have waited for them, the next write begins after a rest. So a flood
-        of changes does not keep the medium busy: each sync of the log would have to wait for it.
+        If very many callbacks have waited for a table of them, the next write begins after a rest.
+        So a flood of topics does not keep the medium busy: each sync of the log would have to wait
+        for it. Acknowledgements in order, which are many without a flood, need no table.
 
         Args:
             now_ms: the time.
             seconds: how long the write took; 0, the default, if nobody is held up: no rest.
         """
         self._under_way = {}
-        if len(self._waiting_under_way) >= _MANY_ACTS:
+        if self._has_table and len(self._waiting_under_way) >= _MANY_ACTS:
             self._rest_end_ms = now_ms + min(int(1000 * _REST * seconds), _REST_MS_MAX)
         self.due += self._waiting_under_way
         self._waiting_under_way = []

@@ -158,7 +158,7 @@ class Receipts:
             entry = (_ID, varint(len(number)), number, _HANDLE, varint(len(named)), named)
             result = b"".join((*entry, _ACKNOWLEDGED))
             return EncodedAnswer(
-                b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result))
+                b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result)), Code.OK
             )
 
         command = request(RequestCode.ACK_MESSAGE)

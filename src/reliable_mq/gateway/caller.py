@@ -12,6 +12,7 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
+_SENDER_SIZE_MAX = 2048  # of what is kept for each connection; those of Apache's client have 300
 _KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
 _SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
 _DIGITS_MAX = 8
@@ -95,6 +96,8 @@ class Senders:
         get = headers.get
         found = get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
         if found != self._headers:
-            self._client_id, self._kept = client_id_of(headers), kept_headers(headers)
-            self._headers = found
+            client_id, kept = client_id_of(headers), kept_headers(headers)
+            if sum(map(len, filter(None, found))) > _SENDER_SIZE_MAX:
+                return client_id, kept  # too long to stay in memory while the connection is silent
+            self._client_id, self._kept, self._headers = client_id, kept, found
         return self._client_id, self._kept

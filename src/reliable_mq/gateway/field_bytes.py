@@ -5,6 +5,7 @@ Source: the encoding of protobuf (protobuf.dev, "Encoding"); `message_facts` has
 """
 
 from functools import lru_cache
+from typing import Any
 
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
@@ -18,16 +19,27 @@ _SIZED_TYPES = frozenset({9, 11, 12})  # texts, messages and bytes have their si
 
 
 class EncodedAnswer:
-    """Bytes that stand for an object of protobuf."""
+    """Bytes that stand for an object of protobuf.
 
-    __slots__ = ("_data",)
+    Attributes:
+        code: how the call has ended; None: this answer does not say it.
+    """
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    __slots__ = ("_data", "code")
+
+    def __init__(self, data: bytes, code: Code | None = None) -> None:
+        self._data, self.code = data, code
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the bytes."""
         return self._data
+
+
+def code_of(answer: Any) -> int | None:
+    """Return how a call has ended, by one of its answers; None: this one does not say it."""
+    if isinstance(answer, EncodedAnswer):
+        return answer.code
+    return answer.status.code if answer.HasField("status") else None
 
 
 def _long_varint(number: int) -> bytes:

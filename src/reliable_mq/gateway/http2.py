@@ -277,6 +277,7 @@ class Http2Connection:
             if not flags & END_STREAM or stream.is_read:
                 raise Http2Error(Http2Fault.PROTOCOL_ERROR, "a stream has headers twice")
             if why_no_trailers(headers):
+                self._count_idle(now)
                 self.reset(stream, Http2Fault.PROTOCOL_ERROR)
                 happened.append((RESET, stream))
                 return

@@ -17,6 +17,7 @@ from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.asyncio_upstream import ASK_SECONDS, Begun, Teller, refused_by
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.field_bytes import code_of
 from reliable_mq.gateway.http2_frames import Stream
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.line_limit import limited_log, refusal_log
@@ -139,7 +140,7 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, name: str, response: Any
     ) -> None:
         """Send the only answer of a call, and count it."""
-        self.ended[name, response.status.code] += 1
+        self.ended[name, code_of(response) or 0] += 1
         connection.respond(stream, response)
 
     def answer_streamed(
@@ -174,8 +175,8 @@ class Calls:
     ) -> bool:  # fmt: skip
         """Send answers of a call, of which one has its code; see `Write`."""
         for each in answers:
-            if each.HasField("status"):
-                self.ended[name, each.status.code] += 1
+            if (code := code_of(each)) is not None:
+                self.ended[name, code] += 1
         return connection.send_answers(stream, answers, on_left)
 
     def _end_refused(

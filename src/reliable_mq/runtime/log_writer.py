@@ -261,9 +261,10 @@ class LogWriter:
         self._has_zeros = size <= _ZEROS_MAX
         syncs = self._syncs
         if isinstance(syncs, PromptSyncs):
-            is_much = self._is_copying and size > _MUCH
-            if is_much or (self._is_writing_files and syncs.others is not None):
+            if self._is_copying and size > _MUCH:
                 syncs = syncs.others
+            elif self._is_writing_files and syncs.others and syncs.others.start(files, synced):
+                return  # if the kernel refuses, the loop syncs: the thread writes the table first
         if syncs is None or not syncs.start(files, synced):
             self._sync_in_thread(files, synced)
 

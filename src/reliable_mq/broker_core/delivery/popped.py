@@ -66,7 +66,7 @@ class TurnAcks(NamedTuple):
 
     revive_ms: int
     revive_queue: int
-    offsets: list[int]
+    offsets: dict[int, None]  # each once, also if it is acknowledged again and again
 
 
 class ResetNote(NamedTuple):
@@ -250,8 +250,8 @@ class Popped:
         self.ended(key, revive_ms, len(acked) - known)
         acks = self.acks.get(key)
         if acks is None:
-            acks = self.acks[key] = TurnAcks(revive_ms, revive_queue, [])
-        acks.offsets.extend(offsets)
+            acks = self.acks[key] = TurnAcks(revive_ms, revive_queue, {})
+        acks.offsets.update(dict.fromkeys(offsets))
 
     def forget(self, *, topic: str = "", group: str = "") -> None:
         """Forget what a deleted topic or group has popped."""

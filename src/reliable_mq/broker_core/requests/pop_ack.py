@@ -7,13 +7,14 @@ Source: Apache RocketMQ `AckMessageProcessor`, `BatchAck`.
 """
 
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from reliable_mq.broker_core.delivery.pop_orders import ILLEGAL
 from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
+from reliable_mq.broker_core.delivery.popped import TurnAcks
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_checks import known_queue
@@ -40,7 +41,8 @@ from reliable_mq.wire.pop_headers import AckMessageHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey
 
 _CHECKPOINTS_ASKED_MAX = 4_096  # of one request
-_RECORDS_MAX = 16  # that are appended together
+_RECORDS_MAX = 16  # that are appended together, if they have few offsets:
+_OFFSETS_MAX = 1_024  # each has 21 bytes at most, and a file of the log may be small
 _AHEAD_MS = 60_000  # so far the clock of another broker over this store may have been ahead
 
 
@@ -258,11 +260,23 @@ def latest_pop_ms(state: BrokerState, now_ms: int) -> int:
     return max(now_ms, state.timers.delivered_ms, state.popped.latest_ms) + _AHEAD_MS
 
 
+def _some_of(waiting: Mapping[CheckpointKey, TurnAcks]) -> dict[CheckpointKey, TurnAcks]:
+    """Return the first ones, as many as may be one batch: one at least."""
+    some: dict[CheckpointKey, TurnAcks] = {}
+    count = 0
+    for key, acks in islice(waiting.items(), _RECORDS_MAX):
+        count += len(acks.offsets)
+        if some and count > _OFFSETS_MAX:
+            break
+        some[key] = acks
+    return some
+
+
 def record_acks(state: BrokerState) -> None:
     """Store the acknowledgements of this turn; one record for each checkpoint."""
     popped, now_ms = state.popped, state.popped.acks_ms
     while popped.acks:
-        some = dict(islice(popped.acks.items(), _RECORDS_MAX))
+        some = _some_of(popped.acks)
         append_acks_together(state, some, now_ms)
         for key in some:
             del popped.acks[key]

@@ -55,15 +55,15 @@ def append_acks_together(
 ) -> None:
     """Store acknowledgements of some checkpoints, a record for each, side by side in the log."""
     if len(found) == 1:
-        ((key, (revive_ms, revive_queue, offsets)),) = found.items()
-        append_acks(state, PopAcks(key, tuple(offsets)), revive_ms, revive_queue, now_ms)
+        ((key, (revive_ms, revive_queue, acked)),) = found.items()
+        append_acks(state, PopAcks(key, tuple(acked)), revive_ms, revive_queue, now_ms)
         return
     topic = revive_topic(state.config.broker_cluster_name)
     bodies: list[bytes] = []
     properties: list[bytes] = []
     times: list[tuple[int, int]] = []
-    for key, (revive_ms, revive_queue, offsets) in found.items():
-        acks = PopAcks(key, tuple(offsets))
+    for key, (revive_ms, revive_queue, acked) in found.items():
+        acks = PopAcks(key, tuple(acked))
         bodies.append(encode_acks(acks))
         out_ms = _out_ms(state, revive_ms)
         properties.append(_properties(acks.tag, acks.name, topic, revive_ms, out_ms, revive_queue))

@@ -9,6 +9,7 @@ memory first with `enablePopBufferMerge=true`. Both are false by default.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from reliable_mq.errors import ProtocolError, RecordError, RemoteError
@@ -25,6 +26,7 @@ from reliable_mq.reconcile.brokers.popped import (
     in_flight,
     note_tag,
     oldest_open,
+    open_notes,
 )
 from reliable_mq.reconcile.brokers.topic_pulls import PullStatus
 from reliable_mq.wire.codes import ResponseCode
@@ -33,6 +35,7 @@ from reliable_mq.wire.record import iter_records
 
 Ask = Callable[[Command], Command]
 Note = tuple[str, bytes]
+_Place = tuple[str, topic_pulls.QueueRange]  # a topic, and what one of its queues has
 
 ENDS = (ACKNOWLEDGED, ALL_ACKNOWLEDGED)
 _PULL_SIZE = 1024 * 1024
@@ -50,7 +53,8 @@ def pulled_in_flight(ask: Ask, cluster: str, now_ms: int, newest_ms: int) -> Pro
     """Return the first offset that each group has in flight in each queue, by the message.
 
     Checkpoints are read as far back as a broker lets messages be invisible; acknowledgements from
-    the first checkpoint on whose time is not over.
+    the first checkpoint on whose time is not over. Both are read up to the same place: the broker
+    may acknowledge a checkpoint meanwhile, and have written another one for its message before.
 
     Args:
         ask: sends a request to the broker.
@@ -62,12 +66,14 @@ def pulled_in_flight(ask: Ask, cluster: str, now_ms: int, newest_ms: int) -> Pro
         RemoteError, ProtocolError, Unavailable: when a topic cannot be read.
     """
     oldest_ms = now_ms - INVISIBLE_MS_MAX - LATE_MS
-    popped = pulled_notes(ask, cluster, oldest_ms, (CHECKPOINT,)).notes
+    places = _places(ask, cluster)
+    pulled = _notes(ask, places, oldest_ms, (CHECKPOINT,))
+    popped = list(open_notes(pulled, now_ms, newest_ms))
     first_ms = oldest_open(popped, now_ms, newest_ms)
     if first_ms is None:
         return {}
-    ended = pulled_notes(ask, cluster, first_ms - LATE_MS, ENDS).notes
-    return in_flight([*popped, *ended], now_ms, newest_ms)
+    ended = _notes(ask, places, first_ms - LATE_MS, ENDS)
+    return in_flight(chain(popped, ended), now_ms, newest_ms)
 
 
 def pulled_notes(
@@ -89,17 +95,48 @@ def pulled_notes(
     Raises:
         RemoteError, ProtocolError, Unavailable: when a topic cannot be read.
     """
-    found: list[Note] = []
-    is_whole, wanted = True, " || ".join(tags)
-    for topic in (TIMER_TOPIC, f"{REVIVE_PREFIX}{cluster}"):
-        for queue_id, begin, end in _queues(ask, topic):
-            if begin >= end:
-                continue
-            question = topic_pulls.ask_first_since(topic, queue_id, max(0, since_ms))
-            first = max(begin, topic_pulls.first_in(ask(question)))
-            is_whole &= end - first <= most
-            found += _pulled(ask, topic, queue_id, max(first, end - most), end, wanted)
-    return PulledNotes(found, is_whole)
+    places = [
+        (topic, _since(ask, topic, queue, since_ms)) for topic, queue in _places(ask, cluster)
+    ]
+    is_whole = all(queue.end - queue.begin <= most for _, queue in places)
+    newest = [
+        (topic, queue._replace(begin=max(queue.begin, queue.end - most))) for topic, queue in places
+    ]
+    return PulledNotes(list(_pulled_all(ask, newest, tags)), is_whole)
+
+
+def _places(ask: Ask, cluster: str) -> list[_Place]:
+    """Return what the queues with notes have now.
+
+    To change a time, a broker first writes the new checkpoint, for later, and then acknowledges the
+    old one. So the topic of timed messages is asked last: it has the checkpoints of what is read.
+    """
+    topics = f"{REVIVE_PREFIX}{cluster}", TIMER_TOPIC
+    return [(topic, queue) for topic in topics for queue in _queues(ask, topic)]
+
+
+def _notes(
+    ask: Ask, places: Iterable[_Place], since_ms: int, tags: Iterable[str]
+) -> Iterator[Note]:
+    """Yield the notes that were stored since a time."""
+    since = [(topic, _since(ask, topic, queue, since_ms)) for topic, queue in places]
+    return _pulled_all(ask, since, tags)
+
+
+def _since(
+    ask: Ask, topic: str, queue: topic_pulls.QueueRange, since_ms: int
+) -> topic_pulls.QueueRange:
+    """Return the part of a queue that was stored since a time."""
+    if queue.begin >= queue.end:
+        return queue
+    question = topic_pulls.ask_first_since(topic, queue.queue_id, max(0, since_ms))
+    return queue._replace(begin=max(queue.begin, topic_pulls.first_in(ask(question))))
+
+
+def _pulled_all(ask: Ask, places: Iterable[_Place], tags: Iterable[str]) -> Iterator[Note]:
+    wanted = " || ".join(tags)
+    for topic, (queue_id, begin, end) in places:
+        yield from _pulled(ask, topic, queue_id, begin, end, wanted)
 
 
 def _queues(ask: Ask, topic: str) -> list[topic_pulls.QueueRange]:
@@ -120,6 +157,8 @@ def _pulled(ask: Ask, topic: str, queue_id: int, begin: int, end: int, tags: str
         at = pulled.next_offset
         try:
             for record in iter_records(pulled.body):
+                if record.queue_offset >= end:
+                    return
                 if tag := note_tag(topic, record.property_map()):
                     yield tag, record.body
         except RecordError as error:
