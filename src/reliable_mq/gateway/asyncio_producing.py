@@ -172,7 +172,7 @@ class Producing:
             log_offset = decode_offset_message_id(stored_id).commit_log_offset
             place = HalfPlace(broker, offset, log_offset)
             sent += sized(_TRANSACTION, place.transaction_id(message_id).encode())
-        return EncodedAnswer(_ALL_SENT + sized(_ENTRIES, sent))
+        return EncodedAnswer(_ALL_SENT + sized(_ENTRIES, sent), Code.OK)
 
     async def end_transaction(self, _caller: Caller, call: Any) -> Any:
         """Answer an EndTransaction."""

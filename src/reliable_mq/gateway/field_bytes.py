@@ -18,12 +18,18 @@ _SIZED_TYPES = frozenset({9, 11, 12})  # texts, messages and bytes have their si
 
 
 class EncodedAnswer:
-    """Bytes that stand for an object of protobuf."""
+    """Bytes that stand for an object of protobuf.
 
-    __slots__ = ("_data",)
+    Args:
+        data: the bytes.
+        code: of the status in them; None: they have no status.
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("_data", "code")
+
+    def __init__(self, data: bytes, code: int | None = None) -> None:
         self._data = data
+        self.code = code
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the bytes."""

@@ -17,6 +17,7 @@ from reliable_mq.gateway.asyncio_gateway import Gateway, Handle, refusal
 from reliable_mq.gateway.asyncio_upstream import ASK_SECONDS, Begun, Teller, refused_by
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.field_bytes import EncodedAnswer
 from reliable_mq.gateway.http2_frames import Stream
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.line_limit import limited_log, refusal_log
@@ -139,8 +140,12 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, name: str, response: Any
     ) -> None:
         """Send the only answer of a call, and count it."""
-        self.ended[name, response.status.code] += 1
-        connection.respond(stream, response)
+        try:
+            self.ended[name, _code_of(response) or 0] += 1
+            connection.respond(stream, response)
+        except Exception:  # noqa: BLE001 - it is logged, and the others go on
+            broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
+            connection.end(stream, _INTERNAL, _BUG)
 
     def answer_streamed(
         self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
@@ -174,8 +179,9 @@ class Calls:
     ) -> bool:  # fmt: skip
         """Send answers of a call, of which one has its code; see `Write`."""
         for each in answers:
-            if each.HasField("status"):
-                self.ended[name, each.status.code] += 1
+            code = _code_of(each)
+            if code is not None:
+                self.ended[name, code] += 1
         return connection.send_answers(stream, answers, on_left)
 
     def _end_refused(
@@ -241,6 +247,14 @@ class Calls:
         task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+def _code_of(answer: Any) -> int | None:
+    """Return the code of an answer; None: it has none."""
+    if isinstance(answer, EncodedAnswer):
+        return answer.code
+    code: int | None = answer.status.code if answer.HasField("status") else None
+    return code
 
 
 def _response(name: str, begun: Begun, answer: Command | ReliableMQError) -> Any:
