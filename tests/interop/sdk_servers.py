@@ -4,7 +4,7 @@
 is the same broker behind ours. `ours` is our broker with an endpoint of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -125,14 +125,18 @@ class Endpoint(NamedTuple):
 
 
 @contextmanager
-def running(directory: Path, names: tuple[str, ...] = ENDPOINTS) -> Iterator[dict[str, Endpoint]]:
-    """Run the endpoints; give them by name."""
+def running(
+    directory: Path,
+    names: tuple[str, ...] = ENDPOINTS,
+    settings: Mapping[str, str] = BROKER_SETTINGS,
+) -> Iterator[dict[str, Endpoint]]:
+    """Run the endpoints, with these settings of brokers; give them by name."""
     found: dict[str, Endpoint] = {}
     with ExitStack() as stack:
         if "apache" in names or "proxy" in names:
             home = directory / "apache"
             apache = stack.enter_context(
-                started(ApacheRocketMQ(home, "ASYNC_FLUSH", BROKER_SETTINGS))
+                started(ApacheRocketMQ(home, "ASYNC_FLUSH", dict(settings)))
             )
             behind = apache.name_server_address
             if "apache" in names:
@@ -144,7 +148,7 @@ def running(directory: Path, names: tuple[str, ...] = ENDPOINTS) -> Iterator[dic
                 found["proxy"] = Endpoint("proxy", proxy.address, apache.address)
         if "ours" in names:
             broker = ReliableMQBroker(
-                directory / "ours", "ASYNC_FLUSH", settings=BROKER_SETTINGS, has_grpc=True
+                directory / "ours", "ASYNC_FLUSH", settings=dict(settings), has_grpc=True
             )
             stack.enter_context(broker)
             found["ours"] = Endpoint("ours", broker.grpc_address, broker.address)

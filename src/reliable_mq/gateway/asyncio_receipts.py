@@ -157,9 +157,8 @@ class Receipts:
             number, named = message_id.encode(), text.encode()
             entry = (_ID, varint(len(number)), number, _HANDLE, varint(len(named)), named)
             result = b"".join((*entry, _ACKNOWLEDGED))
-            return EncodedAnswer(
-                b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result)), Code.OK
-            )
+            data = b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result))
+            return EncodedAnswer(data, Code.OK)
 
         command = request(RequestCode.ACK_MESSAGE)
         command.ack_header = AckMessageHeader(

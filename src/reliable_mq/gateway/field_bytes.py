@@ -21,7 +21,8 @@ _SIZED_TYPES = frozenset({9, 11, 12})  # texts, messages and bytes have their si
 class EncodedAnswer:
     """Bytes that stand for an object of protobuf.
 
-    Attributes:
+    Args:
+        data: the bytes.
         code: how the call has ended; None: this answer does not say it.
     """
 

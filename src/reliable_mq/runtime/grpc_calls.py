@@ -140,8 +140,12 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, name: str, response: Any
     ) -> None:
         """Send the only answer of a call, and count it."""
-        self.ended[name, code_of(response) or 0] += 1
-        connection.respond(stream, response)
+        try:
+            self.ended[name, code_of(response) or 0] += 1
+            connection.respond(stream, response)
+        except Exception:  # noqa: BLE001 - it is logged, and the others go on
+            broker_events.CALL_BROKEN.log(log, call=name, traceback_of=True)
+            connection.end(stream, _INTERNAL, _BUG)
 
     def answer_streamed(
         self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
