@@ -118,11 +118,11 @@ def of_database(
     )
     signs += [
         counted(
-            "Escalated stubs",
+            "Escalations",
             escalated,
             State.BAD,
-            "They wait for a person: nothing sends them any more.",
-            "/stubs?escalated=yes",
+            "Other than dead letters: messages that are stuck, or sent too often.",
+            "/escalations?open=yes&no_dead_letters=yes",
         ),
         counted(
             "Dead letters",
