@@ -37,6 +37,13 @@ def test_no_page_fails(browse: Browse, lost: ReliableMQ, path: str) -> None:
         assert "127.0.0.1" in answer.text
 
 
+def test_what_could_not_be_read_is_not_called_missing(browse: Browse, lost: ReliableMQ) -> None:
+    page = browse(lost).get("/overview/live").text
+    assert "Not known: no broker has answered yet." in page
+    assert "No consumer group is known" not in page
+    assert "no run" not in page
+
+
 def test_readiness_says_it_and_liveness_does_not(browse: Browse, lost: ReliableMQ) -> None:
     client = browse(lost)
     assert client.get("/readyz").status_code == 503
