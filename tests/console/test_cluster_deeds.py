@@ -66,6 +66,10 @@ def test_a_reset_says_how_many_come_again_and_then_they_do(
 ) -> None:
     place = {"group": GROUP, "topic": "orders"}
     assert lags(client) == 0
+    page = client.get(f"/queues?group={GROUP}").text
+    for path in ("consume-logs", "dead-letters", "stubs"):
+        assert f'href="/{path}?' in page
+    assert page.count('href="/queues"') == 1  # "Show all" of its filter; no menu has it
     preview = look(client, "group-reset", more=place | {"to": "start"})
     assert "8 messages come again." in preview.text
     assert lags(client) == 0

@@ -33,6 +33,14 @@ def test_without_users_it_serves_this_machine_only(
     assert line.count("\n") == 1
 
 
+def test_a_missing_file_of_users_is_told_with_the_way_to_make_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refusal(capsys, "--db", "sqlite:///none.db", "--users", str(tmp_path / "none.json"))
+    assert "there is no such file; make it with --users" in line
+    assert "--add-user NAME" in line
+
+
 def test_it_needs_an_application_or_a_database(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give either --app MODULE:OBJECT or --db URL" in refusal(capsys)
 

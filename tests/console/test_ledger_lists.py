@@ -70,6 +70,7 @@ def rows(mq: ReliableMQ) -> None:
         ("consume-logs?since=-90m", "message_id", [1, 0, 0]),
         ("escalations?open=yes", "message_id", [2, 1, 0]),
         ("escalations?kind=stuck", "message_id", [0]),
+        ("escalations?open=yes&no_dead_letters=yes", "message_id", [0]),
         ("escalations?since=-90m&topic=orders&group=billing", "message_id", [1, 0]),
         ("audit?by=otto", "message_id", [0]),
         ("audit?action=VOID&changed=yes", "message_id", [3]),
@@ -109,6 +110,16 @@ def test_pages_of_each_ledger_meet(browse: Browse, name: str) -> None:
         _, _, after = page.partition('rel="next" href="')
         path = after.partition('"')[0].replace("&amp;", "&")
     assert seen == whole
+
+
+def test_the_reason_stands_first_in_the_evidence(mq: ReliableMQ, browse: Browse) -> None:
+    evidence = {"sends": 1, "note": "", "dead_letter_reason": "no card"}
+    finding = {"run_id": "run-3", "message_id": f"{9:032d}", "topic": "orders", "create_date": NOW}
+    more = {"consumer_group": "billing", "verdict": "stuck", "evidence": json.dumps(evidence)}
+    insert_rows(mq.database, "reconcile_finding", finding | more)
+    page = browse().get("/findings?run=run-3").text
+    assert "dead letter reason: no card, sends: 1, note: " in page
+    assert "1 row<" in page
 
 
 def test_a_wrong_cursor_is_told(browse: Browse) -> None:

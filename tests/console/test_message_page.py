@@ -101,6 +101,53 @@ def test_the_attempts_of_a_group_have_their_error_and_duration() -> None:
     assert (second.number, second.outcome, second.seconds) == (2, "effect committed", None)
 
 
+def test_a_row_that_was_written_at_once_has_no_duration() -> None:
+    at_once = LOG | {"attempt": 1, "consume_date": LOG["create_date"]}
+    (story,) = group_stories(MessageHistory(stub=STUB, logs=[at_once]))
+    assert [each.seconds for each in story.attempts] == [None]
+    begun = LOG["create_date"].timestamp()
+    lines = [line_of(1, begun + number, AttemptEnd.POSTPONED, "no") for number in (0.0, 3.0)]
+    row = LOG | {"attempt": 1, "failures": "".join(lines)}
+    (story,) = group_stories(MessageHistory(stub=STUB, logs=[row]))
+    assert [each.seconds for each in story.attempts] == [None, None, None]
+
+
+def test_a_message_page_has_the_evidence_and_leads_to_what_can_be_done(
+    mq: ReliableMQ, browse: Browse
+) -> None:
+    key = "a/b%'&"
+    planted = stub(1, message_key=key, resend_time=None, given_up_by="billing", note="no card")
+    insert_rows(mq.database, "message_stub", planted)
+    for name in ("run-1", "run-2"):
+        insert_rows(mq.database, "reconcile_run", run(run_id=name, findings=1, is_clean=False))
+        row = {"run_id": name, "message_id": planted["message_id"], "topic": "orders"}
+        more = {"consumer_group": "billing", "verdict": "stuck", "create_date": NOW}
+        evidence = {"evidence": json.dumps({"commit_log_offset": f"4976 in {name}"})}
+        insert_rows(mq.database, "reconcile_finding", row | more | evidence)
+    client = browse()
+    page = client.get("/message", params={"id": planted["message_id"]}).text
+    assert "What reconciliation found" in page
+    assert "4976 in run-2" in page
+    assert "4976 in run-1" not in page
+    _, _, rest = page.partition('Act on it in the list: <a href="')
+    path = rest.partition('"')[0].replace("&amp;", "&")
+    assert [row["message_key"] for row in client.get(f"{path}&format=json").json()] == [key]
+    assert '<a href="/dead-letters?key=' in page
+
+
+def test_of_many_attempts_the_last_ones_are_seen_at_once(mq: ReliableMQ, browse: Browse) -> None:
+    planted = stub(1)
+    insert_rows(mq.database, "message_stub", planted)
+    begun = NOW.timestamp()
+    lines = [line_of(1, begun + each, AttemptEnd.POSTPONED, f"no {each}") for each in range(60)]
+    failed = {"failures": "".join(lines), "state": 0, "consume_date": None}
+    insert_rows(mq.database, "consume_log", log(planted) | failed)
+    page = browse().get("/message", params={"id": planted["message_id"]}).text
+    assert "55 earlier attempts</summary>" in page
+    assert "more in between</summary>" in page
+    assert all(page.count(f"<bdi>no {each}</bdi>") == 1 for each in range(60))
+
+
 def test_a_message_is_found_by_id_and_by_key_and_has_its_siblings(
     mq: ReliableMQ, browse: Browse
 ) -> None:

@@ -44,8 +44,11 @@ def test_what_waits_for_a_person_is_the_first_that_is_said(mq: ReliableMQ, brows
         insert_rows(mq.database, "escalation", row | more)
     insert_rows(mq.database, "reconcile_run", run(findings=3, is_clean=False))
     page = browse().get("/overview/live").text
-    assert "Act now: escalated stubs, dead letters, reconciliation" in page
-    assert "/stubs?escalated=yes" in page
+    assert "Act now: escalations, dead letters, reconciliation" in page
+    place = "/escalations?open=yes&amp;no_dead_letters=yes"
+    assert f'href="{place}"' in page
+    listed = browse().get(place.replace("amp;", "") + "&format=json").json()
+    assert [row["kind"] for row in listed] == ["stuck"]
     assert "3 findings" in page
 
 
@@ -60,7 +63,7 @@ def test_figures_become_signs() -> None:
     assert found["Oldest unsent stub"].figure == "5 min"
     assert found["Dead letters"].figure == "2"
     assert found["Dead letters"].link.startswith("/dead-letters")
-    assert found["Escalated stubs"].state is State.WELL
+    assert found["Escalations"].state is State.WELL
     assert {each.age for each in found.values()} == {4.0}
     assert by_name(signs.of_database("", samples, 4.0, "", set()))["Dead letters"].link == ""
     named = by_name(signs.of_database("billing", samples, 4.0, "", ALL))

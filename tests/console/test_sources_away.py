@@ -46,6 +46,13 @@ def test_a_file_of_rows_is_refused_and_is_not_empty(
     assert answer.json()["error"]
 
 
+def test_what_could_not_be_read_is_not_called_missing(browse: Browse, lost: ReliableMQ) -> None:
+    page = browse(lost).get("/overview/live").text
+    assert "Not known: no broker has answered yet." in page
+    assert "No consumer group is known" not in page
+    assert "no run" not in page
+
+
 def test_readiness_says_it_and_liveness_does_not(browse: Browse, lost: ReliableMQ) -> None:
     client = browse(lost)
     assert client.get("/readyz").status_code == 503

@@ -71,6 +71,10 @@ def command(
             f"--host {host}: without --users, the console serves 127.0.0.1 only: everybody who"
             " reaches it would be an admin; make a file with --users FILE --add-user NAME"
         )
+    if users is not None and not users.exists():
+        raise UsageError(
+            f"--users {users}: there is no such file; make it with --users {users} --add-user NAME"
+        )
     log_options.write_log(log_format, log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)

@@ -1,4 +1,7 @@
-"""All lists of the console, in the order of its menu. A new list is one line here."""
+"""All lists of the console, in the order of its menu. A new list is one line here.
+
+First what waits for a person, then what is behind, then what was found, then who did what.
+"""
 
 from reliable_mq.console.list_cluster import BROKERS, GROUPS, PERIODIC, QUEUES, TOPICS
 from reliable_mq.console.list_dead_letters import DEAD_LETTERS
@@ -8,9 +11,9 @@ from reliable_mq.console.list_stubs import STUBS
 from reliable_mq.console.lists import RowList
 
 ROW_LISTS: tuple[RowList, ...] = (
-    *(STUBS, DEAD_LETTERS, ESCALATIONS, LOGS),
-    *(RUNS, VERDICTS, FINDINGS),
-    *(TOPICS, GROUPS, QUEUES, BROKERS, PERIODIC),
+    *(DEAD_LETTERS, STUBS, ESCALATIONS, LOGS),
+    *(GROUPS, QUEUES, TOPICS, BROKERS, PERIODIC),
+    *(RUNS, FINDINGS, VERDICTS),
     AUDIT,
 )
 

@@ -144,6 +144,7 @@ def _look_void(sources: ConsoleSources, chosen: Chosen) -> Preview:
     happens = [
         "The stub of each is voided: the message is sent no more, and nothing waits for it.",
         "The dead letter stays at the broker, and this list shows it no more.",
+        "If another group has consumed it, reconciliation finds it voided but consumed.",
     ]
     return _preview(with_stub, chosen, happens, [])
 

@@ -29,6 +29,7 @@ _HAPPENS = {
     StubEvent.VOID: (
         "Each stub is voided: it is sent no more, and nothing waits for it.",
         "What consumer groups have done with it stays.",
+        "If one has consumed it, reconciliation finds it voided but consumed.",
         "Its open escalation is closed.",
     ),
 }

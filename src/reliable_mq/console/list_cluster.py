@@ -154,7 +154,8 @@ def _queues(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 QUEUES = RowList(
     name="queues",
     title="Queues of a group",
-    summary="How far a consumer group is in each queue, and which member has it.",
+    summary="How far a consumer group is in each queue, and which member has it. The lag counts"
+    " what is stored and not committed; it grows if an early message of a queue does not end.",
     empty="Name a group above. If one is named: it has committed nothing there yet.",
     columns=(
         ListColumn("topic", "Topic"),
@@ -164,11 +165,12 @@ QUEUES = RowList(
         ListColumn("committed", "Offset", "number"),
         ListColumn("end", "End", "number"),
         ListColumn("in_flight", "In flight", "number"),
-        ListColumn("last_consumed", "Stored, the last consumed", "time"),
+        ListColumn("last_consumed", "Last consumed is of", "time"),
         ListColumn("member", "Member"),
     ),
     fields=(Field("group", "Consumer group"), Field("topic", "Topic")),
     page=_queues,
+    is_in_menu=False,
 )
 
 

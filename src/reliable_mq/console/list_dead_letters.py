@@ -83,7 +83,7 @@ DEAD_LETTERS = RowList(
         ListColumn("key", "Key"),
         ListColumn("time", "Given up", "time"),
         ListColumn("state", "State", "state"),
-        ListColumn("reason", "Reason"),
+        ListColumn("reason", "Reason", "long"),
     ),
     fields=(
         Field("group", "Consumer group"),

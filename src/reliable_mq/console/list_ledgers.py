@@ -71,7 +71,7 @@ LOGS = RowList(
         ListColumn("attempt", "Attempts", "number"),
         ListColumn("create_date", "First attempt", "time"),
         ListColumn("consume_date", "Effect", "time"),
-        ListColumn("failure", "Why the last attempt had none"),
+        ListColumn("failure", "Why the last attempt had none", "long"),
         ListColumn("owner", "Runs at"),
     ),
     fields=(
@@ -100,6 +100,8 @@ def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         ):
             if wanted.text(name):
                 found = found.where(each == wanted.text(name))
+        if wanted.values.get("no_dead_letters"):
+            found = found.where(column.kind != EscalationKind.DEAD_LETTER.value)
         if wanted.values.get("open"):
             found = found.where(column.open_key.is_not(None))
         if wanted.values.get("since"):
@@ -128,11 +130,12 @@ ESCALATIONS = RowList(
         ListColumn("consumer_group", "Group"),
         ListColumn("topic", "Topic"),
         ListColumn("message_key", "Key"),
-        ListColumn("reason", "Reason"),
+        ListColumn("reason", "Reason", "long"),
         ListColumn("close_date", "Closed", "time"),
     ),
     fields=(
         Field("open", "Is open", "flag"),
+        Field("no_dead_letters", "Without dead letters", "flag"),
         Field("kind", "What", "choice", tuple(each.value for each in EscalationKind)),
         Field("topic", "Topic"),
         Field("group", "Consumer group"),

@@ -14,9 +14,12 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 _NO_TABLES = (
     "no reconciliation has written to this database: begin one with reliable-mq reconcile",
 )
+_TOLD_FIRST = ("dead_letter_reason", "note")
+"""What a person asks for first in the evidence of a finding."""
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object that a column has; empty: it has none."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
@@ -44,7 +47,7 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
-    verdicts, missing = _object(row["verdicts"]), _object(row["whole"])
+    verdicts, missing = json_object(row["verdicts"]), json_object(row["whole"])
     return {
         **row,
         "verdicts": verdicts,
@@ -62,18 +65,18 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
 RUNS = RowList(
     name="runs",
     title="Reconciliation",
-    summary="Runs of reconciliation, the newest first. A run's findings are in Findings.",
+    summary="Runs of reconciliation, the newest first. The number of a run leads to its findings.",
     empty="No run matches. Begin one with: reliable-mq reconcile",
     columns=(
         ListColumn("run_id", "Run", "run"),
         ListColumn("state", "Result", "state"),
         ListColumn("findings", "Findings", "number"),
+        ListColumn("finish_date", "Ended", "time"),
         ListColumn("shown_verdicts", "Verdicts", "words"),
         ListColumn("as_of", "As of", "time"),
         ListColumn("since", "Messages since", "time"),
         ListColumn("until", "Until", "time"),
         ListColumn("kind", "Kind"),
-        ListColumn("finish_date", "Ended", "time"),
         ListColumn("missing", "What is missing"),
     ),
     fields=(
@@ -117,9 +120,10 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 
 
 def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
-    evidence = _object(row["evidence"])
+    evidence = json_object(row["evidence"])
+    told = {name: evidence[name] for name in _TOLD_FIRST if evidence.get(name)} | evidence
     said = evidence.get("sentence") or ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in evidence.items()
+        f"{name.replace('_', ' ')}: {value}" for name, value in told.items()
     )
     return {**row, "evidence": evidence, "said": str(said)}
 
@@ -127,14 +131,15 @@ def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
 FINDINGS = RowList(
     name="findings",
     title="Findings",
-    summary="Messages that reconciliation found not to be settled, of the newest run first.",
+    summary="Messages that reconciliation found not to be settled, of the newest run first. The"
+    " page of a message has the whole evidence.",
     empty="No finding matches. Without a condition: every run was clean.",
     columns=(
         ListColumn("verdict", "Verdict"),
         ListColumn("message_id", "Message", "message"),
         ListColumn("consumer_group", "Group"),
         ListColumn("topic", "Topic"),
-        ListColumn("said", "Evidence"),
+        ListColumn("said", "Evidence", "long"),
         ListColumn("run_id", "Run", "run"),
         ListColumn("first_run_id", "First found by", "run"),
     ),
@@ -173,7 +178,7 @@ def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 
 VERDICTS = RowList(
     name="verdicts",
-    title="Verdicts by topic",
+    title="Verdicts",
     summary="How many findings of each verdict a run has, by topic and group: of the newest run.",
     empty="No finding matches: the run was clean, or there is no such run.",
     columns=(

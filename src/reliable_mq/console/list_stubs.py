@@ -62,7 +62,7 @@ STUBS = RowList(
         ListColumn("create_date", "Committed", "time"),
         ListColumn("count", "Sends", "number"),
         ListColumn("resend_time", "Next send", "time"),
-        ListColumn("note", "Note"),
+        ListColumn("note", "Note", "long"),
     ),
     fields=(
         Field("escalated", "Waits for a person", "flag"),

@@ -35,8 +35,9 @@ class FilterFault(ConfigurationError):
 class ListColumn(NamedTuple):
     """A column: the name in a row, its heading, and how it is shown.
 
-    `kind`: "text", "message" (an id that leads to its timeline), "run" or "group" (a name that
-    leads to its findings or queues), "time", "number", "words" (a list of them) or "state".
+    `kind`: "text", "long" (a text that needs room), "message" (an id that leads to its timeline),
+    "run" or "group" (a name that leads to its findings or queues), "time", "number", "words" (a
+    list of them) or "state".
     """
 
     name: str
@@ -100,6 +101,7 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
         page: reads a page.
         of_database: whether it is of one database, which the parameter `database` names.
         id_of: returns the value of a row by which an action names it; None: rows cannot be marked.
+        is_in_menu: whether the menu has it; without, links of other pages lead to it.
     """
 
     name: str
@@ -111,6 +113,7 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
     page: Callable[[ConsoleSources, WantedPage], ListPage]
     of_database: bool = False
     id_of: Callable[[Mapping[str, Any]], str] | None = None
+    is_in_menu: bool = True
 
 
 def wanted_of(

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from reliable_mq.cli.found_messages import NOT_REACHED, records_of
 from reliable_mq.cli.message_standing import Standing, standing
+from reliable_mq.console.list_runs import json_object
 from reliable_mq.console.payloads import Payload, payload_of
 from reliable_mq.console.search import known_of
 from reliable_mq.console.sources import ConsoleSources, ask
@@ -39,6 +40,15 @@ class Sibling(NamedTuple):
     time: datetime | None
 
 
+class KnownFinding(NamedTuple):
+    """What a run of reconciliation found about the message, with all of its evidence."""
+
+    verdict: str
+    group: str
+    run_id: str
+    evidence: dict[str, Any]
+
+
 class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     """A message, as its page shows it. `away`: a line for each source that could not be asked."""
 
@@ -54,6 +64,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     payload: Payload | None
     of_transaction: list[Sibling]
     of_key: list[Sibling]
+    findings: list[KnownFinding]
     away: list[str]
 
 
@@ -89,8 +100,21 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         payload=_payload(stub, records),
         of_transaction=_of_transaction(sources, history),
         of_key=_of_key(sources, history, message_id, lines),
+        findings=_findings(history),
         away=lines,
     )
+
+
+def _findings(history: MessageHistory) -> list[KnownFinding]:
+    """Return the findings of the newest run that has any."""
+    newest = max((row["run_id"] for row in history.findings), default="")
+    return [
+        KnownFinding(
+            row["verdict"], row["consumer_group"], row["run_id"], json_object(row["evidence"])
+        )
+        for row in history.findings
+        if row["run_id"] == newest
+    ]
 
 
 def _run(sources: ConsoleSources) -> LastRun | None:

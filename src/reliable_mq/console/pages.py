@@ -127,6 +127,7 @@ class Pages:
             "summary": signs.summary(found),
             "tracks": tracks,
             "groups": sorted(groups or (), key=lambda each: (-each.lag, each.group))[:8],
+            "has_groups": groups is not None,
             "read_at": now,
         }
 

@@ -118,11 +118,11 @@ def of_database(
     )
     signs += [
         counted(
-            "Escalated stubs",
+            "Escalations",
             escalated,
             State.BAD,
-            "They wait for a person: nothing sends them any more.",
-            "/stubs?escalated=yes",
+            "Other than dead letters: messages that are stuck, or sent too often.",
+            "/escalations?open=yes&no_dead_letters=yes",
         ),
         counted(
             "Dead letters",
@@ -188,8 +188,10 @@ def of_run(
     """Return the sign of the last run of reconciliation."""
     name = "Reconciliation"
     if run is None:
-        text = fault or "No run was made: reliable-mq reconcile finds what was lost or doubled."
-        return Sign(name, State.UNKNOWN if fault else State.WARN, "no run", text, age)
+        if fault:
+            return Sign(name, State.UNKNOWN, "not known", fault, age)
+        text = "No run was made: reliable-mq reconcile finds what was lost or doubled."
+        return Sign(name, State.WARN, "no run", text, age)
     since = max(0.0, (now - run.finished).total_seconds())
     link = f"/findings?run={run.run_id}" if "findings" in lists else ""
     when = f"The last run ended {span(since)} ago."

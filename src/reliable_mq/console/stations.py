@@ -226,13 +226,13 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
                 each.time,
                 each.end.value if each.end else "ended",
                 each.reason,
-                _seconds(log["create_date"], each.time) if each.number == 1 else None,
+                _seconds(log["create_date"], each.time) if place == 0 else None,
             )
-            for each in attempts_of(log.get("failures"))
+            for place, each in enumerate(attempts_of(log.get("failures")))
         ]
         if log["state"] == LogState.CONSUMED:
             seconds = _seconds(log["create_date"], log["consume_date"])
-            known = seconds if log["attempt"] == 1 else None
+            known = seconds if not attempts and log["attempt"] == 1 else None
             ended = log["consume_date"]
             attempts.append(GroupAttempt(log["attempt"], ended, "effect committed", "", known))
         place = f"{log['broker_name']}, queue {log['queue_id']}, offset {log['offset']}"
@@ -244,4 +244,7 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
-    return None if begin is None or end is None else max(0.0, (end - begin).total_seconds())
+    """Return how long an attempt took; None: its row has one time, that of its transaction."""
+    if begin is None or end is None or end - begin < timedelta(milliseconds=1):
+        return None
+    return (end - begin).total_seconds()

@@ -77,7 +77,7 @@ def chromium() -> Iterator["Browser"]:
     found = shutil.which("chromium")
     if found is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="make console-browser installs it")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="make consolebrowser installs it")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
