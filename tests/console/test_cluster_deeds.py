@@ -7,6 +7,7 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from starlette.testclient import TestClient
+from tests.console.conftest import visitor
 from tests.console.doing_steps import WHY, done, look
 from tests.console.planted_rows import ODD
 from tests.console.test_planted_text import check
@@ -44,7 +45,7 @@ def shop(broker: str, postgres_url: str) -> Iterator[ReliableMQ]:
 
 @pytest.fixture
 def client(shop: ReliableMQ) -> Iterator[TestClient]:
-    with TestClient(console_app(shop), follow_redirects=False) as opened:
+    with visitor(console_app(shop)) as opened:
         yield opened
 
 

@@ -9,6 +9,7 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from starlette.testclient import TestClient
+from tests.console.conftest import visitor
 from tests.console.doing_steps import done, ended, field, look, start
 from tests.console.planted_rows import ODD, insert_rows, stub
 from tests.console.test_doing import acts, states
@@ -51,7 +52,7 @@ def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
 
 @pytest.fixture
 def client(shop: ReliableMQ) -> Iterator[TestClient]:
-    with TestClient(console_app(shop), follow_redirects=False) as opened:
+    with visitor(console_app(shop)) as opened:
         yield opened
 
 

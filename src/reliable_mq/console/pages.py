@@ -230,14 +230,14 @@ class Pages:
                 request, "log_in.html", status, to=_inside(to), fault=fault, name=name
             )
         response = RedirectResponse(request.scope.get("root_path", "") + (_inside(to) or "/"), 303)
-        guard.begin(request, user.name, response)
+        guard.begin(request, user, response)
         return response
 
     async def log_out(self, request: Request) -> Response:
         """End the session."""
         await form_of(request)
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/log-in", 303)
-        request.state.guard.begin(request, "", response)
+        request.state.guard.begin(request, None, response)
         return response
 
     async def healthz(self, _request: Request) -> Response:
@@ -245,9 +245,11 @@ class Pages:
         health = liveness(self._sources.mq)
         return JSONResponse(health.body, health.status)
 
-    def readyz(self, _request: Request) -> Response:
-        """Whether its databases answer."""
+    def readyz(self, request: Request) -> Response:
+        """Whether its databases answer. Only who may see the pages learns why one does not."""
         health = readiness(self._sources.mq)
+        if request.state.person is None:
+            return JSONResponse({"status": health.body["status"]}, health.status)
         return JSONResponse(health.body, health.status)
 
     def metrics(self, _request: Request) -> Response:
@@ -271,7 +273,8 @@ class Pages:
         texts = {404: "There is no such page.", 405: "This address takes no such request."}
         text = texts.get(status, said) if said in ("Not Found", "Method Not Allowed") else said
         page = self._render.page(request, "fault.html", status, code=status, text=text)
-        page.headers.update(HEADERS)  # a bug is answered outside of the guard
+        # A bug is answered outside of the guard.
+        page.headers.update(HEADERS | {"Cache-Control": "no-store"})
         return page
 
 
