@@ -5,6 +5,7 @@ The work goes on when nobody looks at it, also when the session of its person ha
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 from reliable_mq.console.all_deeds import DEED_BY_NAME
 from reliable_mq.console.deeds import (
     MARKED_MAX,
+    PREVIEW_SECONDS,
     RATE,
     RATE_MAX,
     WHY_LENGTH_MAX,
@@ -95,6 +97,7 @@ class Doing:
             )
         sealed = Sealed(
             number=secrets.token_hex(16),
+            made=time.time(),
             deed=deed.name,
             user=person.name,
             chosen=chosen,
@@ -206,9 +209,12 @@ class Doing:
                 400, "this preview was not made by this console, or it was restarted: make it again"
             )
         try:
-            return msgspec.json.decode(body, type=Sealed)
+            sealed = msgspec.json.decode(body, type=Sealed)
         except msgspec.DecodeError as error:
             raise HTTPException(400, "this preview is of another version: make it again") from error
+        if time.time() - sealed.made > PREVIEW_SECONDS:
+            raise HTTPException(409, "this preview is older than an hour: make it again")
+        return sealed
 
     def works(self, request: Request) -> Response:
         """List the work of this console."""
