@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reliable_mq.console.asyncio_threads import in_thread
 from reliable_mq.console.sessions import (
     SESSION_SECONDS,
     LogInSession,
@@ -46,6 +46,8 @@ HEADERS = {
 }
 _OWN_SITES = ("", "same-origin", "none")
 """What a browser says about a request of our own pages; "": it is too old to say it."""
+AT_ONCE = ("/static/", "/healthz")
+"""Who asks does not matter, and no file and no thread is waited for."""
 FREE_PATHS = ("/readyz", "/log-in")
 
 log = logging.getLogger(__name__)
@@ -102,7 +104,9 @@ class PageGuard:
                     headers.append("Set-Cookie", cookie)
             await send(message)
 
-        refused = await run_in_threadpool(self._refused_or_fault, request, session)
+        refused = self._refused_at_once(request, session)
+        if refused is None and not page_path(request).startswith(AT_ONCE):
+            refused = await in_thread(self._refused_or_fault, request, session)
         await (refused or self._app)(scope, receive, guarded)
 
     def _session(self, request: Request) -> tuple[LogInSession, str]:
@@ -133,11 +137,10 @@ class PageGuard:
             log.warning("the file of users cannot be read: %s", error)
             return PlainTextResponse("the file of users cannot be read: see the log", 503)
 
-    def _refused(self, request: Request, session: LogInSession) -> Response | None:
-        """Return the answer to who may not see the page; None: they may."""
+    def _refused_at_once(self, request: Request, session: LogInSession) -> Response | None:
+        """Return the answer to who is at another machine and may not be; it waits for nothing."""
         request.state.session, request.state.guard = session, self
         request.state.person = None
-        path = page_path(request)
         if self._door.users is None and self._door.allow is None:
             peer = request.client.host if request.client else "127.0.0.1"
             if not (_is_here(request.headers.get("host", "")) and _is_loopback(peer)):
@@ -146,8 +149,11 @@ class PageGuard:
                     " localhost",
                     421,
                 )
-        if path == "/healthz" or path.startswith("/static/"):
-            return None
+        return None
+
+    def _refused(self, request: Request, session: LogInSession) -> Response | None:
+        """Return the answer to who may not see the page; None: they may."""
+        path = page_path(request)
         found = self._who(request, session)
         if found is not None:
             request.state.person = Person(*found, self._seal.token(session))

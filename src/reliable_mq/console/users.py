@@ -28,7 +28,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class Role(StrEnum):
-    """What a user may do: look; settle messages; or change topics, groups and offsets, too."""
+    """What a user may do: look; send again and pause, too; void and reset offsets, too."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
