@@ -36,7 +36,9 @@ class Known(DeadLetterActions):
     def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
         return [letter(ledger_id(each)) for each in message_ids if each != "unknown"]
 
-    def retry(self, letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
+    def retry(
+        self, letters: Sequence[DeadLetter], *, actor: str, why: str, work: str = ""
+    ) -> Outcome:
         self.done.append(f"retry {len(letters)}")
         return {(each.group, each.message.message_id): "" for each in letters}
 

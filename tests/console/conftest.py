@@ -13,6 +13,13 @@ from reliable_mq.console import console_app
 Browse = Callable[..., TestClient]
 
 
+def visitor(app: Any, peer: str = "127.0.0.1") -> TestClient:
+    """Return a browser at a machine; it follows no redirect."""
+    return TestClient(
+        app, base_url="http://127.0.0.1", client=(peer, 50_000), follow_redirects=False
+    )
+
+
 @pytest.fixture
 def mq(postgres_url: str, tmp_path: Path) -> Iterator[ReliableMQ]:
     """Give an application with tables and a handler. No broker can be asked."""
@@ -33,7 +40,7 @@ def browse(mq: ReliableMQ) -> Iterator[Browse]:
     opened: list[TestClient] = []
 
     def browse(application: ReliableMQ = mq, **options: Any) -> TestClient:
-        client = TestClient(console_app(application, **options), follow_redirects=False)
+        client = visitor(console_app(application, **options))
         opened.append(client)
         return client
 

@@ -7,14 +7,19 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from tests.console.doing_steps import WHY, done, look
+from tests.console.conftest import visitor
+from tests.console.doing_steps import WHY, done, ended, field, look, start
 from tests.console.planted_rows import ODD
+from tests.console.test_doing import acts
 from tests.console.test_planted_text import check
 from tests.waiting import until
 
 from reliable_mq import Client, Message, ReliableMQ
+from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.groups import GroupChange
+from reliable_mq.client.administering.thread_admin import Groups
 from reliable_mq.console import console_app
+from reliable_mq.errors import Unavailable
 from reliable_mq.escalate.sql_audit import detail_of
 
 pytestmark = pytest.mark.processes
@@ -44,7 +49,7 @@ def shop(broker: str, postgres_url: str) -> Iterator[ReliableMQ]:
 
 @pytest.fixture
 def client(shop: ReliableMQ) -> Iterator[TestClient]:
-    with TestClient(console_app(shop), follow_redirects=False) as opened:
+    with visitor(console_app(shop)) as opened:
         yield opened
 
 
@@ -87,6 +92,53 @@ def test_a_reset_says_how_many_come_again_and_then_they_do(
     assert sum(before - after for before, after in said["on"]["queues"].values()) == 8
 
 
+def test_a_preview_is_started_once_by_two_consoles(
+    shop: ReliableMQ, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (visitor(console_app(shop, secret="shared")) for _ in range(2))
+    preview = look(one, "group-reset", more={"group": GROUP, "topic": "orders", "to": "start"})
+    assert ended(one, start(one, preview))["counts"]["done"] == 1
+    with Client(broker) as asking:
+        asking.admin.offsets.reset_to_end(GROUP, "orders")
+    form = {"sealed": field(preview.text, "sealed"), "why": WHY, "rate": "1"}
+    form |= {"token": field(two.get("/topics").text, "token")}
+    again = ended(two, two.post("/do/start", data=form))
+    assert again["counts"] == {"done": 0, "changed since the preview": 1, "refused": 0}
+    assert lags(two) == 0
+    assert [action for action, _ in details(shop)] == ["group reset"]
+
+
+def test_a_database_that_is_away_stops_it_before_a_broker_is_asked(
+    shop: ReliableMQ, client: TestClient, broker: str
+) -> None:
+    preview = look(client, "group-pause", more={"group": GROUP})
+    with shop.database.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE rmq_audit")
+    found = ended(client, start(client, preview))
+    assert found["state"] == "failed"
+    with Client(broker) as asking:
+        settings = asking.admin.groups.settings(GROUP).value
+    assert all(each.may_consume for each in settings.values())
+
+
+def test_what_one_broker_did_is_in_the_audit_though_another_refused(
+    shop: ReliableMQ, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preview = look(client, "group-pause", more={"group": GROUP})
+
+    def half(_groups: Groups, _group: str, _change: GroupChange) -> ClusterReply[Any]:
+        return ClusterReply({"a": None}, {"b": Unavailable("it is away")})
+
+    monkeypatch.setattr(Groups, "update", half)
+    started = start(client, preview)
+    assert ended(client, started)["state"] == "failed"
+    number = started.headers["location"].rpartition("/")[2]
+    (row,) = client.get(f"/audit?work={number}&format=json").json()
+    assert row["changed"] == 1
+    assert row["detail"]["on"]["brokers"] == ["a"]
+    assert row["detail"]["outcome"] == "broker b: it is away"
+
+
 def test_a_group_is_paused_and_resumed(shop: ReliableMQ, client: TestClient, broker: str) -> None:
     def may_consume() -> set[bool]:
         with Client(broker) as asking:
@@ -116,6 +168,7 @@ def test_the_resending_of_a_topic_is_paused_and_resumed(
     assert done(client, "topic-resume", more=more) == {"done": 1}
     assert client.get("/topics?stopped=yes&format=json").json() == []
     assert [action for action, _ in details(shop)] == ["resend pause", "resend resume"]
+    assert all(number for *_, number in acts(shop))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from starlette.testclient import TestClient
+from tests.console.conftest import visitor
 from tests.console.doing_steps import done, ended, field, look, start
 from tests.console.planted_rows import ODD, insert_rows, stub
 from tests.console.test_doing import acts, states
@@ -51,7 +52,7 @@ def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
 
 @pytest.fixture
 def client(shop: ReliableMQ) -> Iterator[TestClient]:
-    with TestClient(console_app(shop), follow_redirects=False) as opened:
+    with visitor(console_app(shop, secret="shared")) as opened:
         yield opened
 
 
@@ -79,7 +80,10 @@ def test_marked_dead_letters_go_to_their_group_again_once(
     marked = [f"{group} {each}" for each in ids[:2]]
     first, second = look(client, RETRY, ids=marked), look(client, RETRY, ids=marked)
     assert f"2 of topic orders, group {group}" in first.text
-    assert ended(client, start(client, first))["counts"]["done"] == 2
+    started = start(client, first)
+    assert ended(client, started)["counts"]["done"] == 2
+    number = started.headers["location"].rpartition("/")[2]
+    assert len(client.get(f"/audit?work={number}&format=json").json()) == 2
     until(lambda: [copies(broker, group, each) for each in ids] == [1, 1, 0])
     counts = ended(client, start(client, second))["counts"]  # the other person's preview
     assert counts == {"done": 0, "changed since the preview": 2, "refused": 0}
@@ -140,6 +144,13 @@ def test_a_changed_copy_is_a_message_of_its_own_with_its_audit(
     ((_, action, changed, number),) = acts(shop)
     assert (action, changed) == ("dlq copy", 1)
     assert number
+    other = visitor(console_app(shop, secret="shared"))
+    sealed = {"sealed": field(preview.text, "sealed"), "why": "again", "rate": "1"}
+    again = other.post(
+        "/do/start", data=sealed | {"token": field(other.get("/topics").text, "token")}
+    )
+    assert ended(other, again)["counts"]["changed since the preview"] == 1
+    assert len(states(shop)) == 1
 
 
 @pytest.mark.parametrize("body", [b"\xff\x00", b"\xed\xa0\x80"])

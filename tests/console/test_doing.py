@@ -19,6 +19,7 @@ from tests.console.test_planted_text import check
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
+from reliable_mq.console import doing
 from reliable_mq.console.deeds_stubs import RETRY_STUBS
 from reliable_mq.console.users import Role, add_user
 from reliable_mq.console.work import Order, Outcome, Part, Works
@@ -183,6 +184,34 @@ def test_a_preview_is_started_once(mq: ReliableMQ, browse: Browse) -> None:
     assert first.headers["location"] == second.headers["location"]
     ended(client, first)
     assert len(acts(mq)) == 1
+
+
+def test_an_old_preview_is_refused(
+    mq: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_rows(mq.database, "message_stub", parked(1))
+    client = browse()
+    preview = look(client, RETRY)
+    monkeypatch.setattr(doing, "PREVIEW_SECONDS", -1.0)
+    answer = start(client, preview)
+    assert answer.status_code == 409
+    assert "older than an hour" in answer.text
+    assert acts(mq) == []
+
+
+def test_work_that_is_done_when_somebody_cancels_it_has_ended(mq: ReliableMQ) -> None:
+    works, at_end = Works(), threading.Event()
+
+    def parts(order: Order) -> Iterator[Part]:
+        yield Part({Outcome.DONE: order.total})
+        at_end.wait()
+
+    order = Order(number="1", title="t", back="/", actor="ada", why=WHY, rate=1_000, total=1)
+    work = works.start(order, parts)
+    work.cancel()
+    at_end.set()
+    work.thread.join()
+    assert work.progress().state.value == "ended"
 
 
 def test_a_changed_preview_is_refused(mq: ReliableMQ, browse: Browse) -> None:

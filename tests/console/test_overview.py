@@ -1,14 +1,19 @@
 """In five seconds: is anything wrong? Each sign has a word, an age, and the list that shows it."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from tests.console.conftest import Browse
 from tests.console.planted_rows import NOW, insert_rows, log, message_id, run, stub
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-from reliable_mq.client.administering.thread_all_progress import GroupLine
+from reliable_mq.client.administering.cluster_reply import ClusterReply
+from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
 from reliable_mq.console import signs
-from reliable_mq.console.signs import Sign, State
+from reliable_mq.console.signs import Sign, State, of_database, of_run
+from reliable_mq.errors import NotFound
 from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
@@ -141,3 +146,26 @@ def test_a_minute_that_is_over_is_counted_once(mq: ReliableMQ, browse: Browse) -
     assert len(asked) <= most
     client = browse()
     until(lambda: "in the last hour, at most" in client.get("/overview/live").text)
+
+
+def test_a_group_that_is_deleted_meanwhile_is_left_out() -> None:
+    def gone(_group: str) -> Any:
+        raise NotFound(17, "the group was deleted")
+
+    admin: Any = SimpleNamespace(
+        groups=SimpleNamespace(
+            all_settings=lambda: ClusterReply({"gone": None}, {}), connections=gone
+        ),
+        offsets=SimpleNamespace(progress=lambda _group: ClusterReply(None, {})),
+    )
+    assert all_progress(admin) == ClusterReply([], {})
+
+
+def test_a_link_names_a_run_and_a_database_whatever_their_letters() -> None:
+    run = LastRun("a&b#c", NOW, NOW, None, None, 1, False, {})
+    assert of_run(run, NOW, 0.0, "", {"findings"}).link == "/findings?run=a%26b%23c"
+    found = of_database("a&b", [], 0.0, "", {"stubs"})
+    assert {each.link for each in found if each.link} == {
+        "/stubs?escalated=yes&database=a%26b",
+        "/stubs?status=unconfirmed&database=a%26b",
+    }

@@ -246,6 +246,7 @@ class ResendControl:
         until: datetime | None = None,
         note: str = "",
         by: str = "",
+        run_id: str | None = None,
     ) -> None:
         """Stop schedulers from sending stubs of a topic, until a time or until `resume`.
 
@@ -256,6 +257,7 @@ class ResendControl:
             until: when the pause ends automatically, with a time zone; default: never.
             note: the reason; kept with the topic and the person's name.
             by: the person; default: the user of this process.
+            run_id: identifies the entry in the audit, at most 32 characters.
 
         Raises:
             ConfigurationError: the topic's name is not legal.
@@ -268,16 +270,25 @@ class ResendControl:
             if until is not None and (until.tzinfo is None or until.timestamp() <= now):
                 raise UsageError(f"until={until}: a future time is needed, with its time zone")
             seconds = None if until is None else until.timestamp()
-            topics_of(database).pause(name, seconds, by or actor(), note, now)
+            topics_of(database).pause(name, seconds, by or actor(), note, now, run_id)
 
-    def resume(self, topic: str | Topic[Any], *, note: str = "", by: str = "") -> bool:
+    def resume(
+        self,
+        topic: str | Topic[Any],
+        *,
+        note: str = "",
+        by: str = "",
+        run_id: str | None = None,
+    ) -> bool:
         """End the pause of a topic, and open it if it is closed; False: it was neither.
 
         The stubs that wait for a closed topic are due at once. If sends still fail, it closes
         again.
         """
         resumed = [
-            topics_of(each).resume(name_of(topic), by or actor(), note, each.clock.measured_now())
+            topics_of(each).resume(
+                name_of(topic), by or actor(), note, each.clock.measured_now(), run_id
+            )
             for each in self._databases.values()
         ]
         return any(resumed)

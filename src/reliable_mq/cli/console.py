@@ -123,6 +123,7 @@ async def _serve(uvicorn: Any, app: Any, host: str, port: int) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a visitor could choose the address whose wrong passwords count
         date_header=False,
         timeout_graceful_shutdown=5,
         lifespan="on",

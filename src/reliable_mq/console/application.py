@@ -19,10 +19,10 @@ for _module in ("starlette", "jinja2", "prometheus_client"):
         )
 
 from starlette.applications import Starlette  # noqa: E402 - after the check
-from starlette.concurrency import run_in_threadpool  # noqa: E402
 from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 
+from reliable_mq.console.asyncio_threads import in_thread  # noqa: E402
 from reliable_mq.console.doing import Doing  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
@@ -70,8 +70,8 @@ def console_app(
     @asynccontextmanager
     async def closing(_app: Any) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(works.close)
-        sources.close()
+        await in_thread(works.close)
+        await in_thread(sources.close)
 
     return Starlette(
         routes=[*pages.routes(), *doing.routes()],

@@ -2,7 +2,7 @@
 
 A deed is a `Deed`: a value with its role, how it is previewed, and how its parts are done. `DEEDS`
 in `all_deeds` has all. A preview travels through the browser, signed. So nothing is kept for a
-person who does not go on, and a preview is good for one start only.
+person who does not go on. A preview is good for an hour, and for one start only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +18,8 @@ from reliable_mq.errors import ReliableMQError
 
 RATE, RATE_MAX = 500, 10_000
 """Rows a second."""
+PREVIEW_SECONDS = 3_600.0
+"""A preview is good for this time: what it says could double is old then."""
 WHY_LENGTH_MAX = 500
 MARKED_MAX = 500
 
@@ -62,9 +64,13 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page of a preview sends back. `number` becomes that of the work."""
+    """What a page of a preview sends back.
+
+    `number` becomes that of the work. `made`: when, in seconds since the epoch.
+    """
 
     number: str
+    made: float
     deed: str
     user: str
     chosen: Chosen

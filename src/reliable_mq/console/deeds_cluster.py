@@ -1,10 +1,11 @@
 """What a person lets be done to topics and groups: pause, resume, replay from a time.
 
 As `reliable-mq pause`, `group update --no-consume` and `group reset` do. A pause of a topic writes
-its entry to the audit itself; what brokers are asked is written to that of the first database.
+its entry to the audit itself. What brokers are asked is written to that of the first database,
+before they are asked.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,11 +16,11 @@ from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
 from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
+from reliable_mq.console.sql_work_audit import begin_work, end_work
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.names import check_name
 from reliable_mq.reconcile.moments import parse_moment
@@ -45,33 +46,34 @@ def _now(sources: ConsoleSources) -> datetime:
     return utc_datetime(next(iter(sources.databases.values())).clock.measured_now())
 
 
-def _audited(
-    sources: ConsoleSources, action: str, order: Order, on: dict[str, Any], fault: str
-) -> None:
-    database = next(iter(sources.databases.values()))
-    act = AuditEntry(
-        actor=order.actor,
-        action=action,
-        message_id="",
-        changed=not fault,
-        detail={"why": order.why, "on": on} | ({"outcome": fault} if fault else {}),
-        run_id=order.number,
-    )
-    with database.forgiving_engine.begin() as connection:
-        now = database.clock.now_on(connection)
-        SqlAudit(database.audit).write_acts(connection, [act], now)
-
-
 def _one_part(
-    sources: ConsoleSources, order: Order, action: str, act: Callable[[], dict[str, Any]]
+    sources: ConsoleSources,
+    sealed: Sealed,
+    order: Order,
+    action: str,
+    act: Callable[[], tuple[dict[str, Any], Mapping[str, ReliableMQError]]],
 ) -> Part:
-    """Do one thing, and write it to the audit with its outcome."""
+    """Do one thing, between the two writes of its entry in the audit.
+
+    Args:
+        sources: the databases.
+        sealed: the preview.
+        order: the order.
+        action: its name in the audit.
+        act: does it; returns what was changed, and the errors of the brokers that refused it.
+    """
+    database = next(iter(sources.databases.values()))
+    if not begin_work(database, order, action, sealed.preview.seen_at):
+        return Part({Outcome.CHANGED: 1}, ("it was begun before: see the audit",))
     try:
-        on = act()
+        on, failures = act()
     except ReliableMQError as error:
-        _audited(sources, action, order, {}, words_of(error))
+        end_work(database, order, {}, words_of(error))
         raise
-    _audited(sources, action, order, on, "")
+    faults = [f"broker {name}: {words_of(error)}" for name, error in failures.items()]
+    end_work(database, order, on, "; ".join(faults))
+    if failures:
+        raise next(iter(failures.values()))
     return Part({Outcome.DONE: 1})
 
 
@@ -100,7 +102,9 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
 def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
     topic, until = _named(chosen, "topic"), _until(chosen)
-    sources.mq.resending.pause(topic, until=until, note=order.why, by=order.actor)
+    sources.mq.resending.pause(
+        topic, until=until, note=order.why, by=order.actor, run_id=order.number
+    )
     yield Part({Outcome.DONE: 1})
 
 
@@ -120,7 +124,9 @@ def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     topic = _named(sealed.chosen, "topic")
-    changed = sources.mq.resending.resume(topic, note=order.why, by=order.actor)
+    changed = sources.mq.resending.resume(
+        topic, note=order.why, by=order.actor, run_id=order.number
+    )
     yield Part({Outcome.DONE if changed else Outcome.CHANGED: 1})
 
 
@@ -162,15 +168,14 @@ def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order],
     def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
         group = _named(sealed.chosen, "group")
 
-        def act() -> dict[str, Any]:
+        def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
             with _admin(sources) as admin:
                 done = admin.groups.update(group, GroupChange(may_consume=may_consume))
-            if done.failures:
-                raise next(iter(done.failures.values()))
-            return {"group": group, "brokers": list(done.value)}
+            on = {"group": group, "brokers": list(done.value)} if done.value else {}
+            return on, done.failures
 
         action = "group resume" if may_consume else "group pause"
-        yield _one_part(sources, order, action, act)
+        yield _one_part(sources, sealed, order, action, act)
 
     return parts
 
@@ -226,18 +231,17 @@ def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
 def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
 
-    def act() -> dict[str, Any]:
+    def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with _admin(sources) as admin:
             done = _reset(admin, chosen, dry_run=False)
-        if done.failures:
-            raise next(iter(done.failures.values()))
         queues = {
             f"{each.queue.broker_name}/{each.queue.queue_id}": [each.before, each.after]
             for each in done.value
         }
-        return {"group": chosen.more["group"], "topic": chosen.more["topic"], "queues": queues}
+        place = {"group": chosen.more["group"], "topic": chosen.more["topic"]}
+        return place | {"queues": queues} if queues else {}, done.failures
 
-    yield _one_part(sources, order, "group reset", act)
+    yield _one_part(sources, sealed, order, "group reset", act)
 
 
 PAUSE_TOPIC = Deed(

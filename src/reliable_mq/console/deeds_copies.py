@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
 from reliable_mq.console.list_dead_letters import dead_letter_actions
 from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_work_audit import is_begun
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.errors import MessageRefused
@@ -87,6 +88,10 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
     }
     try:
         with sources.mq.transaction(database=chosen.database) as tx:
+            connection = tx.session.connection()
+            if is_begun(database, connection, order, sealed.preview.seen_at):
+                yield Part({Outcome.CHANGED: 1}, ("it was begun before: see the audit",))
+                return
             message_id = tx.send(
                 letter.topic,
                 chosen.more["body"].encode(),
@@ -104,8 +109,8 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
                 detail={"group": letter.group, "why": order.why, "copy": message_id},
                 run_id=order.number,
             )
-            now = database.clock.now_on(tx.session.connection())
-            SqlAudit(database.audit).write_acts(tx.session.connection(), [act], now)
+            now = database.clock.now_on(connection)
+            SqlAudit(database.audit).write_acts(connection, [act], now)
     except MessageRefused as error:
         yield Part({Outcome.REFUSED: 1}, (str(error),))
         return

@@ -95,7 +95,7 @@ def _retry_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
     while part := [*islice(rest, min(AT_ONCE, order.part_rows))]:
         with _ONE_AT_A_TIME:
             still = actions.still_open(part)
-            outcome = actions.retry(still, actor=order.actor, why=order.why)
+            outcome = actions.retry(still, actor=order.actor, why=order.why, work=order.number)
         refused = {place: why for place, why in outcome.items() if why}
         yield Part(
             {

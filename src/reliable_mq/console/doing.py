@@ -5,6 +5,7 @@ The work goes on when nobody looks at it, also when the session of its person ha
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -12,15 +13,16 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from reliable_mq.console.all_deeds import DEED_BY_NAME
+from reliable_mq.console.asyncio_threads import in_thread, threaded
 from reliable_mq.console.deeds import (
     MARKED_MAX,
+    PREVIEW_SECONDS,
     RATE,
     RATE_MAX,
     WHY_LENGTH_MAX,
@@ -72,10 +74,10 @@ class Doing:
         return [
             Route("/do", self.preview, methods=["POST"]),
             Route("/do/start", self.start, methods=["POST"]),
-            Route("/dead-letters/copy", self.copy),
-            Route("/works", self.works),
-            Route("/works/{number}", self.work),
-            Route("/works/{number}/live", self.work_live),
+            Route("/dead-letters/copy", threaded(self.copy)),
+            Route("/works", threaded(self.works)),
+            Route("/works/{number}", threaded(self.work)),
+            Route("/works/{number}/live", threaded(self.work_live)),
             Route("/works/{number}/cancel", self.cancel, methods=["POST"]),
         ]
 
@@ -86,7 +88,7 @@ class Doing:
         person = must_be(request, deed.role)
         chosen = self._chosen(deed, form)
         look = partial(_said, partial(deed.look, self._sources, chosen))
-        answer: Answer[Any] = await run_in_threadpool(ask, look, LOOK_SECONDS)
+        answer: Answer[Any] = await in_thread(ask, look, LOOK_SECONDS)
         if isinstance(answer.value, str) or answer.value is None:
             text = answer.fault or str(answer.value)
             status = 502 if answer.fault else 409
@@ -95,6 +97,7 @@ class Doing:
             )
         sealed = Sealed(
             number=secrets.token_hex(16),
+            made=time.time(),
             deed=deed.name,
             user=person.name,
             chosen=chosen,
@@ -206,9 +209,12 @@ class Doing:
                 400, "this preview was not made by this console, or it was restarted: make it again"
             )
         try:
-            return msgspec.json.decode(body, type=Sealed)
+            sealed = msgspec.json.decode(body, type=Sealed)
         except msgspec.DecodeError as error:
             raise HTTPException(400, "this preview is of another version: make it again") from error
+        if time.time() - sealed.made > PREVIEW_SECONDS:
+            raise HTTPException(409, "this preview is older than an hour: make it again")
+        return sealed
 
     def works(self, request: Request) -> Response:
         """List the work of this console."""

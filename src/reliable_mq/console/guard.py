@@ -6,34 +6,34 @@ machine: a site of somebody else could point its own name at 127.0.0.1, and read
 
 import base64
 import binascii
+import ipaddress
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reliable_mq.console.asyncio_threads import in_thread
 from reliable_mq.console.sessions import (
-    COOKIE,
     SESSION_SECONDS,
-    FailedLogIns,
     LogInSession,
+    LogInTries,
     Person,
     Seal,
     new_session,
 )
 from reliable_mq.console.users import ConsoleUser, Role, UserFile
+from reliable_mq.errors import ConfigurationError
 
-HERE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1", "testserver"})
-"""Names of this machine in a request; the last one is that of tests."""
-FORM_BYTES_MAX = 1_048_576
+FORM_BYTES_MAX, FORM_FIELDS_MAX = 1_048_576, 2_000
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
+    "default-src 'self'; object-src 'none'; base-uri 'none';"
     " form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -44,7 +44,13 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-FREE_PATHS = ("/static/", "/healthz", "/readyz", "/log-in")
+_OWN_SITES = ("", "same-origin", "none")
+"""What a browser says about a request of our own pages; "": it is too old to say it."""
+AT_ONCE = ("/static/", "/healthz")
+"""Who asks does not matter, and no file and no thread is waited for."""
+FREE_PATHS = ("/readyz", "/log-in")
+
+log = logging.getLogger(__name__)
 
 Allow = Callable[[HTTPConnection], tuple[str, Role] | None]
 """Returns the name and the role of who asks; None: nobody who may."""
@@ -78,7 +84,7 @@ class PageGuard:
         self._door = door
         self._seal = seal
         self._now = now
-        self._failed = FailedLogIns()
+        self._tries = LogInTries()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -98,12 +104,15 @@ class PageGuard:
                     headers.append("Set-Cookie", cookie)
             await send(message)
 
-        refused = await run_in_threadpool(self._refused, request, session)
+        refused = self._refused_at_once(request, session)
+        if refused is None and not page_path(request).startswith(AT_ONCE):
+            refused = await in_thread(self._refused_or_fault, request, session)
         await (refused or self._app)(scope, receive, guarded)
 
     def _session(self, request: Request) -> tuple[LogInSession, str]:
         """Return the session, and the cookie to set; "": it has one."""
-        known = self._seal.session(request.cookies.get(COOKIE, ""), self._now())
+        given = request.cookies.get(self._seal.cookie_name, "")
+        known = self._seal.session(given, self._now())
         if known is not None:
             return known, ""
         made = new_session("", self._now())
@@ -112,30 +121,44 @@ class PageGuard:
     def cookie(self, request: Request, session: LogInSession) -> str:
         """Return the header that sets the cookie of a session."""
         path = request.scope.get("root_path", "") or "/"
-        secure = "; Secure" if request.url.scheme == "https" else ""
+        # A proxy with TLS says it. Who forges it only makes the cookie of their own stricter.
+        proxied = request.headers.get("x-forwarded-proto", "")
+        secure = "; Secure" if "https" in (request.scope.get("scheme"), proxied) else ""
+        # Lax: a link in a chat leads to the page. No request that changes something is a GET.
         return (
-            f"{COOKIE}={self._seal.cookie(session)}; Path={path}; HttpOnly; SameSite=Strict;"
-            f" Max-Age={int(SESSION_SECONDS)}{secure}"
+            f"{self._seal.cookie_name}={self._seal.cookie(session)}; Path={path}; HttpOnly;"
+            f" SameSite=Lax; Max-Age={int(SESSION_SECONDS)}{secure}"
         )
+
+    def _refused_or_fault(self, request: Request, session: LogInSession) -> Response | None:
+        try:
+            return self._refused(request, session)
+        except ConfigurationError as error:
+            log.warning("the file of users cannot be read: %s", error)
+            return PlainTextResponse("the file of users cannot be read: see the log", 503)
+
+    def _refused_at_once(self, request: Request, session: LogInSession) -> Response | None:
+        """Return the answer to who is at another machine and may not be; it waits for nothing."""
+        request.state.session, request.state.guard = session, self
+        request.state.person = None
+        if self._door.users is None and self._door.allow is None:
+            peer = request.client.host if request.client else "127.0.0.1"
+            if not (_is_here(request.headers.get("host", "")) and _is_loopback(peer)):
+                return PlainTextResponse(
+                    "without users, the console answers this machine only, at 127.0.0.1 or"
+                    " localhost",
+                    421,
+                )
+        return None
 
     def _refused(self, request: Request, session: LogInSession) -> Response | None:
         """Return the answer to who may not see the page; None: they may."""
-        request.state.session, request.state.guard = session, self
-        request.state.person = None
         path = page_path(request)
-        if self._door.users is None and self._door.allow is None:
-            host = request.headers.get("host", "")
-            name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name not in HERE:
-                return PlainTextResponse(
-                    f"{name}: without users, the console answers to 127.0.0.1 and localhost only",
-                    421,
-                )
         found = self._who(request, session)
         if found is not None:
             request.state.person = Person(*found, self._seal.token(session))
             return None
-        if path.startswith(FREE_PATHS):
+        if path in FREE_PATHS:
             return None
         if self._door.allow is not None:
             return PlainTextResponse("the application does not let you see this page", 403)
@@ -144,7 +167,8 @@ class PageGuard:
             return PlainTextResponse("a user and a password are needed", 401, basic)
         if request.method != "GET":
             return PlainTextResponse("your session has ended: log in again, nothing was done", 401)
-        wanted = quote(path + (f"?{request.url.query}" if request.url.query else ""), safe="")
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = quote(path + (f"?{query}" if query else ""), safe="")
         return RedirectResponse(f"{request.scope.get('root_path', '')}/log-in?to={wanted}", 303)
 
     def _who(self, request: Request, session: LogInSession) -> tuple[str, Role] | None:
@@ -153,7 +177,9 @@ class PageGuard:
             return door.allow(request)
         if door.users is None:
             return door.local_name, Role.ADMIN
-        user = door.users.users().get(session.user)
+        user = door.users.users().get(session.user) if session.user else None
+        if user is not None and self._seal.proof(user.secret) != session.proof:
+            user = None  # the password was changed
         if user is None and page_path(request) == "/metrics":
             user = self._basic(request)
         return None if user is None else (user.name, user.role)
@@ -178,17 +204,18 @@ class PageGuard:
         if self._door.users is None:
             return None, "nobody logs in here"
         address, now = request.client.host if request.client else "", self._now()
-        if (wait := self._failed.wait(address, now)) > 0:
+        if (wait := self._tries.begin(address, now)) > 0:
             return None, f"too many wrong passwords: try again in {wait:.0f} s"
         user = self._door.users.checked(name, password)
         if user is None:
-            self._failed.note(address, now)
             return None, "there is no such user, or the password is another one"
+        self._tries.forget(address)
         return user, ""
 
-    def begin(self, request: Request, user: str, response: Response) -> None:
-        """Begin a session of a user; "": end the session."""
-        session = new_session(user, self._now())
+    def begin(self, request: Request, user: ConsoleUser | None, response: Response) -> None:
+        """Begin a session of a user; None: end the session."""
+        proof = self._seal.proof(user.secret) if user else ""
+        session = new_session(user.name if user else "", self._now(), proof)
         response.headers.append("Set-Cookie", self.cookie(request, session))
 
     def is_token(self, session: LogInSession, given: str) -> bool:
@@ -198,6 +225,25 @@ class PageGuard:
     def token(self, session: LogInSession) -> str:
         """Return the token of a session's forms."""
         return self._seal.token(session)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a Host names this machine. Another site can point a name of its own at 127.0.0.1.
+
+    An address of a loopback cannot be pointed elsewhere, and so may be any of them.
+    """
+    name, _, port = host.rpartition(":")
+    name = name if name and port.isdigit() else host
+    return name == "localhost" or _is_loopback(name.removeprefix("[").removesuffix("]"))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def page_path(request: HTTPConnection) -> str:
@@ -210,9 +256,11 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     """Return the fields of a form that was sent from one of our pages.
 
     Raises:
-        HTTPException: 413: it is too long. 403: it has not the token of its session. 415: it is
-            in another format.
+        HTTPException: 400: it has too many fields. 413: it is too long. 403: another site has sent
+            it, or it has not the token of its session. 415: it is in another format.
     """
+    if request.headers.get("sec-fetch-site", "") not in _OWN_SITES:
+        raise HTTPException(403, "this form was sent from another site; nothing was done")
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "a form is sent as application/x-www-form-urlencoded")
@@ -222,7 +270,15 @@ async def form_of(request: Request) -> dict[str, list[str]]:
         if len(body) > FORM_BYTES_MAX:
             raise HTTPException(413, f"a form has {FORM_BYTES_MAX} bytes at most")
     fields: dict[str, list[str]] = {}
-    for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8", "replace"),
+            keep_blank_values=True,
+            max_num_fields=FORM_FIELDS_MAX,
+        )
+    except ValueError as error:
+        raise HTTPException(400, f"a form has {FORM_FIELDS_MAX} fields at most") from error
+    for name, value in pairs:
         fields.setdefault(name, []).append(value)
     guard: PageGuard = request.state.guard
     if not guard.is_token(request.state.session, (fields.pop("token", None) or [""])[0]):

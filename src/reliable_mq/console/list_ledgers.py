@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
@@ -161,8 +161,10 @@ def _audit(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
                 is_changed=bool(wanted.values.get("changed")),
             )
         )
-        if wanted.text("work"):
-            found = found.where(column.run_id == wanted.text("work"))
+        if wanted.text("work"):  # a retry of dead letters has its own number, and it in the detail
+            work = wanted.text("work")
+            is_of = or_(column.run_id == work, column.detail.contains(work, autoescape=True))
+            found = found.where(is_of)
         rows, after = page_of(connection, found, (column.seq,), wanted.cursor, wanted.limit)
     return ListPage([_audit_row(row) for row in rows], after)
 

@@ -1,11 +1,10 @@
 """The pages, by address. Each reads its sources in a thread; none fails because one is away."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
@@ -20,6 +19,7 @@ from reliable_mq.app.thread_health import liveness, readiness
 from reliable_mq.console import signs
 from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
+from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
     EXPORT_ROWS,
@@ -75,18 +75,18 @@ class Pages:
     def routes(self) -> list[BaseRoute]:
         """Return the addresses and what answers there."""
         return [
-            Route("/", self.overview),
-            Route("/overview/live", self.overview_live),
-            Route("/find", self.find),
-            Route("/message", self.message),
-            Route("/log-in", self.log_in_page, methods=["GET"]),
+            Route("/", threaded(self.overview)),
+            Route("/overview/live", threaded(self.overview_live)),
+            Route("/find", threaded(self.find)),
+            Route("/message", threaded(self.message)),
+            Route("/log-in", threaded(self.log_in_page), methods=["GET"]),
             Route("/log-in", self.log_in, methods=["POST"]),
             Route("/log-out", self.log_out, methods=["POST"]),
             Route("/healthz", self.healthz),
-            Route("/readyz", self.readyz),
-            Route("/metrics", self.metrics),
+            Route("/readyz", threaded(self.readyz)),
+            Route("/metrics", threaded(self.metrics)),
             Route("/static/{name}", self.static),
-            *(Route(f"/{kind.name}", self._list_endpoint(kind)) for kind in ROW_LISTS),
+            *(Route(f"/{kind.name}", threaded(self._list_endpoint(kind))) for kind in ROW_LISTS),
         ]
 
     def overview(self, request: Request) -> Response:
@@ -187,8 +187,8 @@ class Pages:
         if form == "csv":
             head = {"Content-Disposition": f'attachment; filename="{kind.name}.csv"'}
             lines = csv_lines(kind, rows)
-            return StreamingResponse(_encoded(lines), 200, head, "text/csv; charset=utf-8")
-        return StreamingResponse(_encoded(json_lines(rows)), 200, None, "application/json")
+            return StreamingResponse(streamed(lines), 200, head, "text/csv; charset=utf-8")
+        return StreamingResponse(streamed(json_lines(rows)), 200, None, "application/json")
 
     def _list_page(
         self,
@@ -224,21 +224,21 @@ class Pages:
         form = await form_of(request)
         guard: PageGuard = request.state.guard
         name, password, to = ((form.get(each) or [""])[0] for each in ("name", "password", "to"))
-        user, fault = await run_in_threadpool(guard.log_in, request, name, password)
+        user, fault = await in_thread(guard.log_in, request, name, password)
         if user is None:
             status = 429 if fault.startswith("too many") else 403
             return self._render.page(
                 request, "log_in.html", status, to=_inside(to), fault=fault, name=name
             )
         response = RedirectResponse(request.scope.get("root_path", "") + (_inside(to) or "/"), 303)
-        guard.begin(request, user.name, response)
+        guard.begin(request, user, response)
         return response
 
     async def log_out(self, request: Request) -> Response:
         """End the session."""
         await form_of(request)
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/log-in", 303)
-        request.state.guard.begin(request, "", response)
+        request.state.guard.begin(request, None, response)
         return response
 
     async def healthz(self, _request: Request) -> Response:
@@ -246,9 +246,11 @@ class Pages:
         health = liveness(self._sources.mq)
         return JSONResponse(health.body, health.status)
 
-    def readyz(self, _request: Request) -> Response:
-        """Whether its databases answer."""
+    def readyz(self, request: Request) -> Response:
+        """Whether its databases answer. Only who may see the pages learns why one does not."""
         health = readiness(self._sources.mq)
+        if request.state.person is None:
+            return JSONResponse({"status": health.body["status"]}, health.status)
         return JSONResponse(health.body, health.status)
 
     def metrics(self, _request: Request) -> Response:
@@ -265,14 +267,15 @@ class Pages:
         kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
         return Response(found[0], 200, {"Cache-Control": kept}, found[1])
 
-    def fault(self, request: Request, error: Exception) -> Response:
+    async def fault(self, request: Request, error: Exception) -> Response:
         """Return the page of an error."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         said = error.detail if isinstance(error, HTTPException) else "this is a bug: see the log"
         texts = {404: "There is no such page.", 405: "This address takes no such request."}
         text = texts.get(status, said) if said in ("Not Found", "Method Not Allowed") else said
         page = self._render.page(request, "fault.html", status, code=status, text=text)
-        page.headers.update(HEADERS)  # a bug is answered outside of the guard
+        # A bug is answered outside of the guard.
+        page.headers.update(HEADERS | {"Cache-Control": "no-store"})
         return page
 
 
@@ -282,11 +285,6 @@ def _page_or_fault(kind: RowList, sources: ConsoleSources, wanted: WantedPage) -
         return kind.page(sources, wanted)
     except FilterFault as error:
         return str(error)
-
-
-def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
-    for line in lines:
-        yield line.encode("utf-8", "backslashreplace")
 
 
 def _inside(path: str) -> str:

@@ -127,7 +127,7 @@ class Renderer:
         state = request.state
         text = self._environment.get_template(template).render(
             root=request.scope.get("root_path", ""),
-            path=request.url.path,
+            path=request.scope["path"],
             person=getattr(state, "person", None),
             has_users=state.guard.has_users,
             token=state.guard.token(state.session),

@@ -18,7 +18,6 @@ from reliable_mq.cli.found_messages import (
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.client.administering.thread_all_progress import GroupLine
 from reliable_mq.console.sources import STATEMENT_SECONDS, ClusterState, ConsoleSources, ask
-from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import NotFound, UsageError
 from reliable_mq.escalate.timeline import MessageHistory, merged
 
@@ -58,8 +57,8 @@ class Known(NamedTuple):
 def known_of(sources: ConsoleSources, message_id: str) -> Known:
     """Return what all databases know about a message."""
     histories, away = [], []
-    for name, database in sources.databases.items():
-        answer = ask(_history(database, message_id))
+    for name in sources.databases:
+        answer = ask(_history(sources, name, message_id))
         if answer.value is None:
             away.append(f"Database {name}: {answer.fault}")
         else:
@@ -67,8 +66,12 @@ def known_of(sources: ConsoleSources, message_id: str) -> Known:
     return Known(merged(histories), tuple(away))
 
 
-def _history(database: Database, message_id: str) -> Callable[[], MessageHistory]:
-    return lambda: history_of([database], message_id, STATEMENT_SECONDS)
+def _history(sources: ConsoleSources, name: str, message_id: str) -> Callable[[], MessageHistory]:
+    def read() -> MessageHistory:
+        with sources.place(name):
+            return history_of([sources.databases[name]], message_id, STATEMENT_SECONDS)
+
+    return read
 
 
 def search(sources: ConsoleSources, text: str) -> SearchResult:
@@ -105,8 +108,8 @@ def _named(names: Iterable[str], text: str) -> list[str]:
 def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
     """Return the ids of the messages with a key or an offset id."""
     found: dict[str, None] = {}
-    for name, database in sources.databases.items():
-        answer = ask(_by_key(database, text))
+    for name in sources.databases:
+        answer = ask(_by_key(sources, name, text))
         if answer.value is None:
             away[f"Database {name}, by key: {answer.fault}"] = None
         else:
@@ -127,8 +130,12 @@ def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]
     return list(found)
 
 
-def _by_key(database: Database, text: str) -> Callable[[], list[str]]:
-    return lambda: ids_by_key([database], text, KEY_SECONDS)
+def _by_key(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
+    def read() -> list[str]:
+        with sources.place(name):
+            return ids_by_key([sources.databases[name]], text, KEY_SECONDS)
+
+    return read
 
 
 def _by_offset_id(sources: ConsoleSources, text: str) -> list[str]:

@@ -8,26 +8,33 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import json
 import secrets
+import threading
 from collections import deque
 from typing import NamedTuple
 
 from reliable_mq.console.users import Role
 
 COOKIE = "reliable_mq_console"
+"""What the name of the cookie begins with; see `Seal.cookie_name`."""
 SESSION_SECONDS = 12 * 3600.0
 FAILED_MAX, FAILED_SECONDS = 5, 60.0
-"""So many wrong passwords in so many seconds; then nobody at this address can log in."""
+"""So many tries in so many seconds; then nobody at this address can log in."""
 KNOWN_MAX = 10_000
 
 
 class LogInSession(NamedTuple):
-    """What a cookie says. `user` "": nobody has logged in, and the session only has a token."""
+    """What a cookie says. `user` "": nobody has logged in, and the session only has a token.
+
+    `proof`: comes from the password of the user. The session ends when the password changes.
+    """
 
     nonce: str
     user: str
     until: float
+    proof: str = ""
 
 
 class Person(NamedTuple):
@@ -47,6 +54,8 @@ class Seal:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        self.cookie_name = f"{COOKIE}_{self._mac('name', '')[:8]}"
+        """Browsers send one cookie to all ports of a host. So two consoles have two names."""
 
     def cookie(self, session: LogInSession) -> str:
         """Return the text of a cookie."""
@@ -60,10 +69,15 @@ class Seal:
             return None
         try:
             padded = body + "=" * (-len(body) % 4)
-            nonce, user, until = json.loads(base64.urlsafe_b64decode(padded))
+            nonce, user, until, proof = json.loads(base64.urlsafe_b64decode(padded))
         except (binascii.Error, ValueError, TypeError):
             return None
-        return LogInSession(str(nonce), str(user), float(until)) if now < float(until) else None
+        session = LogInSession(str(nonce), str(user), float(until), str(proof))
+        return session if now < session.until else None
+
+    def proof(self, secret: str) -> str:
+        """Return what a session keeps of the secret of its user: nobody can find the secret."""
+        return self._mac("proof", secret)[:16]
 
     def token(self, session: LogInSession) -> str:
         """Return the token of a session's forms."""
@@ -89,29 +103,54 @@ class Seal:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
 
 
-def new_session(user: str, now: float) -> LogInSession:
+def new_session(user: str, now: float, proof: str = "") -> LogInSession:
     """Return a session that nobody can guess."""
-    return LogInSession(secrets.token_urlsafe(16), user, now + SESSION_SECONDS)
+    return LogInSession(secrets.token_urlsafe(16), user, now + SESSION_SECONDS, proof)
 
 
-class FailedLogIns:
-    """Counts wrong passwords by address.
+class LogInTries:
+    """Counts the tries to log in by address. A try counts until its password was right.
+
+    It counts before the password is looked at: many requests at once have no more tries than one
+    after the other. An IPv6 host has a network of its own, so its first 64 bits count.
 
     Invariant: it knows at most `KNOWN_MAX` addresses.
     """
 
     def __init__(self) -> None:
-        self._failed: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+        self._tries: dict[str, deque[float]] = {}
 
-    def wait(self, address: str, now: float) -> float:
-        """Return for how many seconds an address has to wait; 0: it may try."""
-        times = self._failed.get(address, deque())
-        while times and times[0] <= now - FAILED_SECONDS:
-            times.popleft()
-        return times[0] + FAILED_SECONDS - now if len(times) >= FAILED_MAX else 0.0
+    def begin(self, address: str, now: float) -> float:
+        """Count a try; return for how many seconds the address has to wait, 0: it may try."""
+        place = _network(address)
+        with self._lock:
+            times = self._tries.setdefault(place, deque(maxlen=FAILED_MAX))
+            while times and times[0] <= now - FAILED_SECONDS:
+                times.popleft()
+            if len(times) >= FAILED_MAX:
+                return times[0] + FAILED_SECONDS - now
+            times.append(now)
+            while len(self._tries) > KNOWN_MAX:
+                del self._tries[next(iter(self._tries))]
+            return 0.0
 
-    def note(self, address: str, now: float) -> None:
-        """Note a wrong password."""
-        if address not in self._failed and len(self._failed) >= KNOWN_MAX:
-            del self._failed[next(iter(self._failed))]
-        self._failed.setdefault(address, deque(maxlen=FAILED_MAX)).append(now)
+    def forget(self, address: str) -> None:
+        """Take the newest try back: its password was right."""
+        place = _network(address)
+        with self._lock:
+            times = self._tries.get(place)
+            if times:
+                times.pop()
+            if not times:
+                self._tries.pop(place, None)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((int(found), 64), strict=False))
+    return str(found)

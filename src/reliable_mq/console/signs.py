@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
+from urllib.parse import quote
 
 from reliable_mq.client.administering.thread_all_progress import GroupLine
 from reliable_mq.measuring.sql_last_run import LastRun
@@ -94,7 +95,7 @@ def of_database(
         lists: the names of the lists that there are.
     """
     before = f"{name}: " if name else ""
-    of_this = f"&database={name}" if name else ""
+    of_this = f"&database={quote(name, safe='')}" if name else ""
     signs = [
         Sign(f"{before}Database", State.BAD, "away", fault, age)
         if fault
@@ -193,7 +194,7 @@ def of_run(
         text = "No run was made: reliable-mq reconcile finds what was lost or doubled."
         return Sign(name, State.WARN, "no run", text, age)
     since = max(0.0, (now - run.finished).total_seconds())
-    link = f"/findings?run={run.run_id}" if "findings" in lists else ""
+    link = f"/findings?run={quote(run.run_id, safe='')}" if "findings" in lists else ""
     when = f"The last run ended {span(since)} ago."
     if run.findings:
         return Sign(name, State.BAD, f"{run.findings:,} findings", when, age, link)

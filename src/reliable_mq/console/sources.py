@@ -27,7 +27,7 @@ from reliable_mq.console.kept import KeptValue
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import ReliableMQError, Unavailable
 from reliable_mq.measuring.sql_figures import SqlFigures
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
@@ -80,6 +80,10 @@ class ConsoleSources:
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self._places = {
+            name: threading.BoundedSemaphore(max(1, database.connections_max // 2))
+            for name, database in mq.databases.items()
+        }
         self.cluster = KeptValue(self._cluster_state, CLUSTER_SECONDS)
         wait_max = max(mq.settings.resend_waits_seconds)
         self.kept: dict[str, KeptOfDatabase] = {
@@ -122,9 +126,26 @@ class ConsoleSources:
             ConfigurationError: there is no such database.
         """
         chosen = self.databases[database]
-        with chosen.forgiving_engine.begin() as connection:
+        with self.place(database), chosen.forgiving_engine.begin() as connection:
             limit_statements(connection, STATEMENT_SECONDS)
             yield chosen, connection
+
+    @contextmanager
+    def place(self, database: str) -> Iterator[None]:
+        """Take one of the places of pages at a database: at most half of its connections.
+
+        A mounted console shares the connections of the application.
+
+        Raises:
+            Unavailable: all places are taken, and no reading has ended.
+        """
+        places = self._places[database]
+        if not places.acquire(timeout=STATEMENT_SECONDS):
+            raise Unavailable("other pages wait for this database already, and none has an answer")
+        try:
+            yield
+        finally:
+            places.release()
 
     @contextmanager
     def client(self) -> Iterator[Client]:

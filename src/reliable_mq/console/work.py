@@ -158,7 +158,7 @@ class StartedWork:
         """Carry it out."""
         state, fault = WorkState.ENDED, ""
         try:
-            if not self._all_parts():
+            if not self._all_parts() and self.progress().handled < self.order.total:
                 state = WorkState.CANCELLED
         except (ReliableMQError, SQLAlchemyError, OSError) as error:
             state, fault = WorkState.FAILED, fault_of(error)

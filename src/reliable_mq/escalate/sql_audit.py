@@ -52,7 +52,7 @@ class SqlAudit:
                 "message_id": act.message_id,
                 "run_id": act.run_id,
                 "changed": int(act.changed),
-                "detail": plain_text(json.dumps(act.detail, default=str, ensure_ascii=False)),
+                "detail": detail_text(act.detail),
             }
             for act in acts
         ]
@@ -93,6 +93,11 @@ class SqlAudit:
             | {"detail": detail_of(row["detail"])}
             for row in rows
         ]
+
+
+def detail_text(detail: Mapping[str, Any]) -> str:
+    """Return the detail of an entry as the table keeps it."""
+    return plain_text(json.dumps(detail, default=str, ensure_ascii=False))
 
 
 def detail_of(text: str) -> dict[str, Any]:

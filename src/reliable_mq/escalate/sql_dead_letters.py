@@ -153,6 +153,7 @@ class SqlDeadLetters:
         actor: str,
         why: str,
         now: float,
+        work: str = "",
     ) -> None:
         """Prepare dead letters for a retry, and write the intent to the audit.
 
@@ -164,7 +165,9 @@ class SqlDeadLetters:
             actor: the person who retries.
             why: the person's reason.
             now: the time, seconds since the epoch.
+            work: identifies the work that this retry is a part of; "": there is none.
         """
+        of_work = {"work": work} if work else {}
         values = {"group": group, "ids": list(message_ids)}
         connection.execute(self._forget_attempts, values)
         self._escalations.free_open_keys(connection, message_ids, group, retry_id)
@@ -174,7 +177,7 @@ class SqlDeadLetters:
                 action=ACTION,
                 message_id=message_id,
                 changed=False,
-                detail={"group": group, "why": why},
+                detail={"group": group, "why": why, **of_work},
                 run_id=retry_id,
             )
             for message_id in message_ids

@@ -95,8 +95,12 @@ class DeadLetterActions:
                 return [_with_copy(browser, each) for each in newest(found)]
         return self._with_states(newest(found))
 
-    def retry(self, dead_letters: Sequence[DeadLetter], *, actor: str, why: str) -> Outcome:
+    def retry(
+        self, dead_letters: Sequence[DeadLetter], *, actor: str, why: str, work: str = ""
+    ) -> Outcome:
         """Send dead letters to their own groups again, with new attempts.
+
+        `work`: identifies this work in the details of the audit; "": nothing does.
 
         If the process dies meanwhile, the other dead letters stay where they are, and their
         escalations stay open. You can retry them again.
@@ -110,7 +114,12 @@ class DeadLetterActions:
                     now = each.clock.measured_now()
                     with each.forgiving_engine.begin() as connection:
                         self._books[name].begin(
-                            connection, group, ids, retry_id=retry_id, actor=actor, why=why, now=now
+                            *(connection, group, ids),
+                            retry_id=retry_id,
+                            actor=actor,
+                            why=why,
+                            now=now,
+                            work=work,
                         )
                 refusals = {each.message.message_id: _redelivered(browser, each) for each in some}
                 handed = [each for each in ids if not refusals[each]]

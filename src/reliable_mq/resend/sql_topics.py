@@ -177,15 +177,30 @@ class SqlTopics:
         with self._engine.begin() as connection:
             connection.execute(self._give_probe_back, {"this": topic, "now": utc_datetime(now)})
 
-    def pause(self, topic: str, until: float | None, actor: str, note: str, now: float) -> None:
+    def pause(
+        self,
+        topic: str,
+        until: float | None,
+        actor: str,
+        note: str,
+        now: float,
+        run_id: str | None = None,
+    ) -> None:
         """Pause a topic: no scheduler sends its stubs before `until` (seconds) or `resume`.
 
-        `until` None: until `resume`. `actor` and `note` go to the row and to the audit.
+        `until` None: until `resume`. `actor` and `note` go to the row and to the audit, `run_id`
+        to the audit.
         """
+        self._make(topic, now)
         values = {"until": None if until is None else utc_datetime(until), "who": actor}
-        self._write(self._pause, topic, values | _why(note), now, act="resend pause")
+        values |= {"this": topic, "now": utc_datetime(now), **_why(note)}
+        with self._engine.begin() as connection:
+            connection.execute(self._pause, values)
+            self._note(connection, "resend pause", values, now, run_id)
 
-    def resume(self, topic: str, actor: str, note: str, now: float) -> bool:
+    def resume(
+        self, topic: str, actor: str, note: str, now: float, run_id: str | None = None
+    ) -> bool:
         """End the pause of a topic, and open it if it is closed; False: it was neither.
 
         If it was closed, all its waiting stubs are due at once, as after a send that arrived.
@@ -196,30 +211,32 @@ class SqlTopics:
             was_paused = connection.execute(self._resume, values).rowcount == 1
             was_closed = connection.execute(self._open, who).rowcount == 1
             if was_paused:
-                self._note(connection, "resend resume", values, now)
+                self._note(connection, "resend resume", values, now, run_id)
             if was_closed:
-                self._note(connection, "resend open", values, now)
+                self._note(connection, "resend open", values, now, run_id)
         return was_paused or was_closed
 
-    def _note(self, connection: Connection, act: str, values: dict[str, Any], now: float) -> None:
+    def _note(
+        self,
+        connection: Connection,
+        act: str,
+        values: dict[str, Any],
+        now: float,
+        run_id: str | None,
+    ) -> None:
         """Write a person's action to the audit. It has no message id."""
-        if self._audit is None or not act:
+        if self._audit is None:
             return
         detail = {"topic": values["this"], "until": values.get("until"), "note": values["why"]}
         done = AuditEntry(
-            actor=values["who"], action=act, message_id="", changed=True, detail=detail
+            actor=values["who"],
+            action=act,
+            message_id="",
+            changed=True,
+            detail=detail,
+            run_id=run_id,
         )
         self._audit.write_acts(connection, [done], now)
-
-    def _write(
-        self, statement: Any, topic: str, values: dict[str, Any], now: float, act: str = ""
-    ) -> None:
-        """Change the row of a topic. Insert it first if there is none."""
-        values = values | {"this": topic, "now": utc_datetime(now)}
-        self._make(topic, now)
-        with self._engine.begin() as connection:
-            connection.execute(statement, values)
-            self._note(connection, act, values, now)
 
     def _make(self, topic: str, now: float) -> None:
         """Insert the row of a topic if there is none. A new row has no state yet."""

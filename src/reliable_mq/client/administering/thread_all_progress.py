@@ -42,9 +42,9 @@ def all_progress(admin: Admin) -> ClusterReply[list[GroupLine]]:
     for group in known.value:
         try:
             come = admin.offsets.progress(group)
+            online = admin.groups.connections(group)
         except NotFound:  # deleted meanwhile
             continue
-        online = admin.groups.connections(group)
         failures |= {**come.failures, **online.failures}
         lines.append(
             GroupLine(
