@@ -126,4 +126,4 @@ def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
     asyncio.run(scenario())
     assert not watch.causes
     assert max(told) == 1
-    assert held == [1, 2, 3, 4, 5]
+    assert held == [2, 3, 4, 5]  # the first file of the log is new: the loop syncs it at once

@@ -12,7 +12,7 @@ from reliable_mq.limits import NAME_LENGTH_MAX
 CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
-_SENDER_SIZE_MAX = 2048  # of what is kept for each connection; those of Apache's client have 300
+_SENDER_SIZE_MAX = 2048  # bytes of headers that are kept for a silent connection
 _KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
 _SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
 _DIGITS_MAX = 8
