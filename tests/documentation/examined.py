@@ -26,7 +26,7 @@ _SNIPPET = re.compile(r"^ *--8<--", re.MULTILINE)
 _VARIABLE = re.compile(r"\bRELIABLE_MQ_([A-Z_]+)")
 _TARGET = re.compile(r"(?:`|^|\$ )make ([a-z]+)\b", re.MULTILINE)
 _MODULE = re.compile(r"\bpython -m ((?:tests|bench|examples)\.[\w.]+)")
-OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"} | {
+OTHER_VARIABLES = {"CONSOLE_SECRET", "MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"} | {
     *("APP", "HEALTH_FILE", "METRICS_HOST", "SECRETS_DIR"),
 }
 """Variables of tests and of `reliable_mq.testing`, and those of commands only."""
