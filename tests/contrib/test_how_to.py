@@ -51,7 +51,9 @@ class Reader:
     def __init__(self, page: str, directory: Path) -> None:
         self.text = (PAGES / f"{page}.md").read_text()
         self.directory = directory
-        self.files: dict[str, str] = dict(_FILE.findall(self.text))
+        self.files: dict[str, str] = {}
+        for name, source in _FILE.findall(self.text):  # a later block adds to the file
+            self.files[name] = self.files.get(name, "") + source
         self._web, self._name_server = free_port(), free_port()
         self._names = iter(range(100))
         self._bin = Path(sys.executable).parent
