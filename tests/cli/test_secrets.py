@@ -49,7 +49,7 @@ PLANTED = {
 }
 NOWHERE = "127.0.0.1:1"
 WEBHOOK_KEY = "whsec_cGxhbnRlZC1rYWthcG8tMTIzNDU2Nzg5MC1hYmNk"
-ENDLESS = {"broker", "namesrv", "run", "dev", "demo", "walk", "init"}
+ENDLESS = {"broker", "namesrv", "run", "dev", "demo", "walk", "init", "console"}
 """Commands that do not end by themselves, or that start an application of their own."""
 ARGUMENTS = {"TOPIC": "orders", "GROUP": "payments", "QUEUE": "0", "OFFSET": "0", "SHELL": "bash"}
 

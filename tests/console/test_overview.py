@@ -164,8 +164,8 @@ def test_a_group_that_is_deleted_meanwhile_is_left_out() -> None:
 def test_a_link_names_a_run_and_a_database_whatever_their_letters() -> None:
     run = LastRun("a&b#c", NOW, NOW, None, None, 1, False, {})
     assert of_run(run, NOW, 0.0, "", {"findings"}).link == "/findings?run=a%26b%23c"
-    found = of_database("a&b", [], 0.0, "", {"stubs"})
+    found = of_database("a&b", [], 0.0, "", {"stubs", "escalations"})
     assert {each.link for each in found if each.link} == {
-        "/stubs?escalated=yes&database=a%26b",
+        "/escalations?open=yes&no_dead_letters=yes&database=a%26b",
         "/stubs?status=unconfirmed&database=a%26b",
     }

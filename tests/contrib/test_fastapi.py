@@ -21,7 +21,7 @@ from starlette.testclient import TestClient as StarletteClient
 from tests.contrib.kept_orders import INSERT, kept
 
 from reliable_mq import AsyncTransaction, ReliableMQ, Transaction
-from reliable_mq.contrib import health
+from reliable_mq.app import thread_health as health
 from reliable_mq.contrib.fastapi import health_router, lifespan, sync_transaction, transaction
 from reliable_mq.contrib.starlette import health_routes
 from reliable_mq.errors import ConfigurationError, UsageError

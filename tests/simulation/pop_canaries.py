@@ -47,7 +47,11 @@ def _send_at_once(state: Any, connection: int, command: Any, found: Any) -> None
 
 
 POP_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
-    "an acknowledgement not stored": (pop_ack, "append_acks", lambda _: lambda *_given: None),
+    "an acknowledgement not stored": (
+        pop_ack,
+        "append_acks_together",
+        lambda _: lambda *_given: None,
+    ),
     "an acknowledgement not heard": (Revival, "acknowledge", _hear_no_acks),
     "a popped message too early": (Revival, "due", _back_early),
     "a popped message twice": (EndedSlots, "has_come_back", lambda _: lambda *_at: False),

@@ -95,7 +95,8 @@ def test_timed_message_dropped(
         own_keys=(), out_ms=1, due_ms=2, topic="t", record=record
     )
     timers._store = SimpleNamespace(append=raises(MessageRefused("too long")))
-    timers._used_ms, timers._deleted = 0, {}
+    timers._used_ms = 0
+    timers._recalls = SimpleNamespace(takes_back=lambda *_, **__: False)
     timers.ended = SimpleNamespace(knows_any=False)
     timers.counts = SimpleNamespace(add=lambda *_: None)
     assert timers._deliver_one(0, 0) == 5

@@ -14,6 +14,7 @@ from reliable_mq.console.lists import RowList
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Part
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ReliableMQError
 
 RATE, RATE_MAX = 500, 10_000
@@ -63,6 +64,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[str] = []
 
 
+@decodable
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
     """What a page of a preview sends back.
 

@@ -30,6 +30,7 @@ from reliable_mq.console.sessions import (
 )
 from reliable_mq.console.users import ConsoleUser, Role, UserFile
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.telemetry import application_events
 
 FORM_BYTES_MAX, FORM_FIELDS_MAX = 1_048_576, 2_000
 POLICY = (
@@ -134,7 +135,7 @@ class PageGuard:
         try:
             return self._refused(request, session)
         except ConfigurationError as error:
-            log.warning("the file of users cannot be read: %s", error)
+            application_events.CONSOLE_USERS_UNREADABLE.log(log, error=error)
             return PlainTextResponse("the file of users cannot be read: see the log", 503)
 
     def _refused_at_once(self, request: Request, session: LogInSession) -> Response | None:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.console.sources import fault_of
 from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.telemetry import application_events
 
 WORKS_KEPT = 200
 RUNNING_MAX = 4
@@ -163,7 +164,9 @@ class StartedWork:
         except (ReliableMQError, SQLAlchemyError, OSError) as error:
             state, fault = WorkState.FAILED, fault_of(error)
         except Exception as error:  # a bug must not look like work that goes on
-            log.exception("work of the console has failed")
+            application_events.CONSOLE_WORK_BROKEN.log(
+                log, title=self.order.title, work=self.order.number, traceback_of=True
+            )
             state, fault = WorkState.FAILED, f"this is a bug: {type(error).__name__}; see the log"
         with self._lock:
             if state is WorkState.ENDED:

@@ -185,6 +185,12 @@ RESEND_TURN = debug("resend_turn", "resend: %(counts)s")
 SETTING_UNKNOWN = warning("setting_unknown", "%(variable)s sets nothing; did you mean %(meant)s?")
 DATABASE_LOST = warning("database_lost", "database %(database)s cannot be reached: %(error)s")
 DATABASE_BACK = info("database_back", "database %(database)s answers again after %(seconds).0f s")
+CONSOLE_WORK_BROKEN = error(
+    "console_work_broken", "work of the console has failed: %(title)s, number %(work)s"
+)
+CONSOLE_USERS_UNREADABLE = warning(
+    "console_users_unreadable", "the file of users cannot be read: %(error)s"
+)
 OPERATION_FAILING = warning("operation_failing", "%(what)s: %(error)s")
 OPERATION_WORKS = info("operation_works", "%(what)s works again")
 OPERATION_FAILED = error("operation_failed", "%(what)s: %(error)s")
