@@ -163,7 +163,7 @@ class StartedWork:
                 state = WorkState.CANCELLED
         except (ReliableMQError, SQLAlchemyError, OSError) as error:
             state, fault = WorkState.FAILED, fault_of(error)
-        except Exception as error:  # a bug must not look like work that goes on
+        except Exception as error:  # noqa: BLE001 - a bug must not look like work that goes on
             application_events.CONSOLE_WORK_BROKEN.log(
                 log, title=self.order.title, work=self.order.number, traceback_of=True
             )
