@@ -189,7 +189,8 @@ def test_a_message_that_is_given_up_lists_the_attempts_that_did_not_end(
                 await life.until_settled(delivery(A))
 
     async def live() -> None:
-        async with Life(database_url, redis, log_receipt=True, max_attempts=2) as life:
+        options: dict[str, Any] = {"log_receipt": True, "max_attempts": 2, "lease": 60.0}
+        async with Life(database_url, redis, **options) as life:
             (outcome,) = await life.until_settled(delivery(A))
             assert isinstance(outcome, Reject)
 
