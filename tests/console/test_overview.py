@@ -1,5 +1,6 @@
 """In five seconds: is anything wrong? Each sign has a word, an age, and the list that shows it."""
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_the_last_run_is_the_one_that_ended_last(mq: ReliableMQ) -> None:
 def test_each_minute_of_the_last_hour_is_counted(mq: ReliableMQ) -> None:
     throughput = SqlThroughput(mq.database)
     assert sum(map(sum, throughput.read().values())) == 0
-    moment = NOW
+    moment = datetime.now(UTC).replace(microsecond=0)  # `NOW` may be minutes ago
     row = stub(0, message_id=message_id(7, moment), status=1, resend_time=None, update_date=moment)
     insert_rows(mq.database, "message_stub", row)
     insert_rows(mq.database, "consume_log", log(row, consume_date=moment))
