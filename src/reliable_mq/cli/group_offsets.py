@@ -1,6 +1,6 @@
 """`reliable-mq group progress`, `reset` and `clone`: show and set the offsets of groups."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -62,7 +62,7 @@ def progress(
             states = admin.groups.members(group)
             owners = {row.queue: each.client_id for each in states.value for row in each.queues}
             failures |= states.failures
-    rows = _rows(answers.value, owners)
+    rows = queue_rows(answers.value, owners)
     if as_json:
         sums = {name: getattr(answers.value, name) for name in ("lag", "in_flight", "per_second")}
         say_json({"queues": rows, **sums})
@@ -76,7 +76,8 @@ def progress(
     end_with(failures)
 
 
-def _rows(found: GroupProgress, owners: dict[MessageQueue, str]) -> list[dict[str, Any]]:
+def queue_rows(found: GroupProgress, owners: Mapping[MessageQueue, str]) -> list[dict[str, Any]]:
+    """Return a row for each queue of a group; `owners`: the members that have them."""
     return [
         {
             "topic": row.queue.topic,

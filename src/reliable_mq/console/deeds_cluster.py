@@ -15,7 +15,7 @@ from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
-from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_work_audit import begin_work, end_work
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
@@ -133,7 +133,7 @@ def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iter
 def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview]:
     def look(sources: ConsoleSources, chosen: Chosen) -> Preview:
         group = _named(chosen, "group")
-        with _admin(sources) as admin:
+        with sources.admin() as admin:
             answers = admin.groups.settings(group)
         there = [name for name, each in answers.value.items() if each.may_consume != may_consume]
         if not there:
@@ -158,18 +158,12 @@ def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview
     return look
 
 
-def _admin(sources: ConsoleSources) -> Any:
-    if sources.why_no_cluster:
-        raise ClusterNotAsked(sources.why_no_cluster)
-    return sources.admin()
-
-
 def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]:
     def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
         group = _named(sealed.chosen, "group")
 
         def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
-            with _admin(sources) as admin:
+            with sources.admin() as admin:
                 done = admin.groups.update(group, GroupChange(may_consume=may_consume))
             on = {"group": group, "brokers": list(done.value)} if done.value else {}
             return on, done.failures
@@ -194,7 +188,7 @@ def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[
 def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
     if not chosen.more.get("to", "").strip():
         raise NothingToDo("say from when on the group reads again: a time, start, or end")
-    with _admin(sources) as admin:
+    with sources.admin() as admin:
         answers = _reset(admin, chosen, dry_run=True)
     if answers.failures:
         away = [f"{name}: {words_of(error)}" for name, error in answers.failures.items()]
@@ -232,7 +226,7 @@ def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
     chosen = sealed.chosen
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
-        with _admin(sources) as admin:
+        with sources.admin() as admin:
             done = _reset(admin, chosen, dry_run=False)
         queues = {
             f"{each.queue.broker_name}/{each.queue.queue_id}": [each.before, each.after]

@@ -6,19 +6,14 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from reliable_mq.cli.printing import time_of
+from reliable_mq.cli.group_offsets import queue_rows
 from reliable_mq.cli.remote_words import words_of
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
-from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.message import MessageQueue
 from reliable_mq.resend.topic_gate import TopicGate, gate_of
-
-
-def _check_cluster(sources: ConsoleSources) -> None:
-    if sources.why_no_cluster:
-        raise ClusterNotAsked(sources.why_no_cluster)
 
 
 def _away(failures: Mapping[str, Exception]) -> tuple[str, ...]:
@@ -126,27 +121,13 @@ def _queues(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     group, topic = wanted.text("group"), wanted.text("topic")
     if not group:
         return ListPage(())
-    _check_cluster(sources)
     with sources.admin() as admin:
         answers = admin.offsets.progress(group, topic)
         states = admin.groups.members(group)
     owners: dict[MessageQueue, str] = {
         row.queue: each.client_id for each in states.value for row in each.queues
     }
-    rows = [
-        {
-            "topic": row.queue.topic,
-            "broker": row.queue.broker_name,
-            "queue": row.queue.queue_id,
-            "end": row.end,
-            "committed": row.committed,
-            "lag": row.lag,
-            "in_flight": row.in_flight,
-            "last_consumed": time_of(row.last_consumed_ms),
-            "member": owners.get(row.queue, ""),
-        }
-        for row in answers.value.queues
-    ]
+    rows = queue_rows(answers.value, owners)
     page, after = part_of(rows, wanted.cursor, wanted.limit)
     return ListPage(page, after, _away({**answers.failures, **states.failures}))
 
@@ -175,7 +156,6 @@ QUEUES = RowList(
 
 
 def _brokers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
-    _check_cluster(sources)
     with sources.client() as client:
         facts = client.cluster_facts()
     rows = [_broker_row(each) for each in (*facts.brokers, *facts.slaves)]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
-from reliable_mq.console.sources import ClusterNotAsked, ConsoleSources
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, of_application
@@ -15,8 +15,7 @@ def dead_letter_actions(sources: ConsoleSources) -> DeadLetterActions:
     Raises:
         ClusterNotAsked: no broker can be asked.
     """
-    if sources.why_no_cluster:
-        raise ClusterNotAsked(sources.why_no_cluster)
+    sources.check_cluster()
     return DeadLetterActions(sources.databases, sources.broker, sources.client_settings)
 
 

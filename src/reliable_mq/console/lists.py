@@ -32,6 +32,11 @@ class FilterFault(ConfigurationError):
     """A filter cannot be used; the text says which parameter, and what it takes."""
 
 
+def no_place(cursor: str) -> FilterFault:
+    """Return the fault of a cursor that is no place in its list."""
+    return FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+
+
 class ListColumn(NamedTuple):
     """A column: the name in a row, its heading, and how it is shown.
 
@@ -189,7 +194,7 @@ def number_of(cursor: str) -> int | None:
     if not cursor:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+        raise no_place(cursor)
     return int(cursor)
 
 

@@ -147,9 +147,23 @@ class ConsoleSources:
         finally:
             places.release()
 
+    def check_cluster(self) -> None:
+        """Check that brokers can be asked.
+
+        Raises:
+            ClusterNotAsked: they cannot.
+        """
+        if self.why_no_cluster:
+            raise ClusterNotAsked(self.why_no_cluster)
+
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Give the client of the cluster. It is kept open for all pages."""
+        """Give the client of the cluster. It is kept open for all pages.
+
+        Raises:
+            ClusterNotAsked: see `check_cluster`.
+        """
+        self.check_cluster()
         with self._lock:
             if self._client is None:
                 settings = msgspec.structs.replace(self.client_settings, namespace="")
@@ -161,13 +175,11 @@ class ConsoleSources:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """Give the administration of the cluster."""
+        """Give the administration of the cluster; see `client`."""
         with self.client() as client:
             yield client.admin
 
     def _cluster_state(self) -> ClusterState:
-        if self.why_no_cluster:
-            raise ClusterNotAsked(self.why_no_cluster)
         with self.admin() as admin:
             answers = all_progress(admin)
         return ClusterState(

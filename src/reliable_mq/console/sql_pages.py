@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, tuple_
 
-from reliable_mq.console.lists import FilterFault
-from reliable_mq.plain_text import printable
+from reliable_mq.console.lists import no_place
 
 MAX_NUMBER = 2**63 - 1
 
@@ -29,13 +28,13 @@ def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, list) or len(values) != len(key):
-        raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+        raise no_place(cursor)
     for value, column in zip(values, key, strict=True):
         kind = column.type.python_type
         is_number = kind is int and abs(value) <= MAX_NUMBER if type(value) is int else False
         is_text = kind is str and type(value) is str and _can_be_stored(value)
         if not (is_number or is_text):
-            raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+            raise no_place(cursor)
     return tuple(values)
 
 
@@ -86,7 +85,7 @@ def part_of(
         FilterFault: the cursor is no number.
     """
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
-        raise FilterFault(f"cursor is no place in this list: {printable(cursor, 60)!r}")
+        raise no_place(cursor)
     begin = int(cursor or 0)
     end = begin + limit
     return list(rows[begin:end]), str(end) if end < len(rows) else ""
