@@ -10,11 +10,12 @@ earlier are delivered. Deliveries of all others are in the log from `delivered_e
 
 Why it holds. The master delivers a message only after it was taken up. Messages before
 `done_before` were taken up when the master was asked the time before, so their slot was known
-then; when all slots before `done_ms` are delivered, theirs is, too. (While the master has messages
-that are late for their slot, it says that it has taken up none.) A delivery of another message that
-is due at `done_ms` or later is behind the place where the slave's log ended before the first
-question, if its last record there is older than `done_ms`. A message at `done_before` or later may
-have been delivered by then: a master that restarts takes messages up again that it has delivered.
+then. When all slots before `done_ms` are delivered, theirs is, too. While the master has messages
+that are late for their slot, it says that it has taken up none. Another message is due at `done_ms`
+or later, or is at `done_before` or later. The delivery of the first kind is behind the place where
+the slave's log ended before the first question, if its last record there is older than `done_ms`.
+One of the second kind may have been delivered by then: a master that restarts takes messages up
+again that it has delivered.
 So `delivered_end` is where the slave's log ended when it had none of these messages.
 """
 
