@@ -6,7 +6,7 @@ from sqlalchemy import or_, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import page_of
+from reliable_mq.console.sql_pages import page_of, where_equal
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
 from reliable_mq.escalate.audit_filter import AuditFilter
@@ -25,13 +25,9 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             *(log.create_date, log.consume_date, log.in_doubt, log.failure, log.note),
             *(log.broker_name, log.queue_id, log.offset),
         )
-        for name, column in (
-            ("message", log.message_id),
-            ("group", log.consumer_group),
-            ("topic", log.topic),
-        ):
-            if wanted.text(name):
-                found = found.where(column == wanted.text(name))
+        found = where_equal(
+            found, wanted, message=log.message_id, group=log.consumer_group, topic=log.topic
+        )
         if wanted.text("state"):
             is_received = wanted.text("state") == "received"
             found = found.where(received_rows(table) if is_received else consumed_rows(table))
@@ -92,14 +88,14 @@ def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         column = database.escalations.c
         found = select(database.escalations)
-        for name, each in (
-            ("kind", column.kind),
-            ("message", column.message_id),
-            ("group", column.consumer_group),
-            ("topic", column.topic),
-        ):
-            if wanted.text(name):
-                found = found.where(each == wanted.text(name))
+        found = where_equal(
+            found,
+            wanted,
+            kind=column.kind,
+            message=column.message_id,
+            group=column.consumer_group,
+            topic=column.topic,
+        )
         if wanted.values.get("no_dead_letters"):
             found = found.where(column.kind != EscalationKind.DEAD_LETTER.value)
         if wanted.values.get("open"):

@@ -7,7 +7,7 @@ from sqlalchemy import MetaData, exists, func, inspect, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import page_of, part_of
+from reliable_mq.console.sql_pages import page_of, part_of, where_equal
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
@@ -95,15 +95,15 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             return ListPage((), away=_NO_TABLES)
         column = table.c
         found = select(table)
-        for name, each in (
-            ("run", column.run_id),
-            ("verdict", column.verdict),
-            ("topic", column.topic),
-            ("group", column.consumer_group),
-            ("message", column.message_id),
-        ):
-            if wanted.text(name):
-                found = found.where(each == wanted.text(name))
+        found = where_equal(
+            found,
+            wanted,
+            run=column.run_id,
+            verdict=column.verdict,
+            topic=column.topic,
+            group=column.consumer_group,
+            message=column.message_id,
+        )
         if wanted.text("not_in"):
             other = table.alias()
             found = found.where(

@@ -6,13 +6,15 @@ beginning, and rows that come meanwhile move no other row.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, tuple_
 
-from reliable_mq.console.lists import no_place
+from reliable_mq.console.lists import WantedPage, no_place
 
 MAX_NUMBER = 2**63 - 1
+
+Rows = TypeVar("Rows", bound=Select[Any])
 
 
 def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
@@ -41,6 +43,12 @@ def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
 def _can_be_stored(text: str) -> bool:
     """Whether a database takes a text: JSON can name halves of characters, which have no bytes."""
     return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def where_equal(found: Rows, wanted: WantedPage, **columns: Column[Any]) -> Rows:
+    """Return those rows whose columns have the texts that a filter names, by its fields."""
+    named = {name: wanted.text(name) for name in columns}
+    return found.where(*(columns[name] == text for name, text in named.items() if text))
 
 
 def page_of(
