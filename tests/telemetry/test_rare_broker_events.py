@@ -21,7 +21,6 @@ from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
 from reliable_mq.cli import broker, namesrv
 from reliable_mq.errors import ConnectionLost, MessageRefused
-from reliable_mq.line_limit import LineLimit
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.runtime import broken, broker_server, registrar, server_connection, syncs
 from reliable_mq.runtime.broker_chores import close_core
@@ -43,9 +42,6 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture(autouse=True)
 def every_line_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "reliable_mq")
-    for log in logging.Logger.manager.loggerDict.values():  # also those that came with this module
-        if isinstance(log, logging.Logger):
-            log.filters = [LineLimit() if isinstance(f, LineLimit) else f for f in log.filters]
 
 
 def raises(error: Exception) -> Any:
