@@ -17,7 +17,8 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
-from reliable_mq.runtime import server_connection
+from reliable_mq.runtime import flood_pace, server_connection
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -165,10 +166,83 @@ def test_many_new_queues_are_a_flood_only_while_somebody_sends_single_requests()
     async def test() -> None:
         async with serving() as echo:
             turns, most = echo.listener.turns, server_connection._NEW_AT_ONCE
-            assert not turns.is_flooded(1_000)
+            created = 1_000
+            turns.count_with(lambda: created)
+            created += most + 1
+            assert not turns.is_flooded
             assert await is_served(*await connect(echo))
-            assert [turns.is_flooded(begun) for begun in (most, most + 1)] == [False, True]
-            turns.made = 2
-            assert [turns.is_flooded(begun) for begun in (most + 2, most + 3)] == [False, True]
+            assert turns.is_flooded
+            created -= 1
+            assert not turns.is_flooded
+            created += 1
+            turns.note_made()
+            assert not turns.is_flooded
+
+    run(test)
+
+
+def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The files of many new queues would make each sync slow, and so each send of others."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            honest, busy = await connect(echo), (await connect(echo))[1]
+            creator = (await connect(echo))[1]
+            assert await is_served(*honest)
+            is_creating = True
+            echo.listener.turns.count_with(lambda: len(echo.seen) if is_creating else 0)
+            echo.listener.is_held_back = True
+            creator.write(SEND * 10)
+            await eventually(lambda: echo.listener._waiting)
+            echo.listener.go_on()
+            await eventually(lambda: len(echo.seen) == 11)
+            is_creating = False
+
+            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
+            monkeypatch.setattr(TurnShares, "new", 1)
+            echo.listener.hold_back()
+            creator.write(SEND * 10)
+            await eventually(lambda: echo.listener._pace.held)
+            busy.write(SEND * 10)
+            await eventually(lambda: echo.listener._waiting)
+            echo.listener.invariants()
+            echo.listener.go_on()
+            await eventually(lambda: len(echo.seen) == 21)
+            assert await is_served(*honest)
+            assert echo.listener._pace.held
+
+            echo.listener._pace._let_on()
+            await eventually(lambda: len(echo.seen) == 32)
+            assert not echo.listener._pace.held
+
+            echo.listener.hold_back()  # nobody has created anything since
+            creator.write(SEND * 10)
+            await eventually(lambda: echo.listener._waiting)
+            assert not echo.listener._pace.held
+
+    run(test)
+
+
+def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _, creator = await connect(echo)
+            await eventually(lambda: echo.listener.connections)
+            (held,) = echo.listener.connections.values()
+            assert await is_served(*await connect(echo))
+            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
+            echo.listener._pace.note(held)
+            monkeypatch.setattr(TurnShares, "new", 1)
+            echo.listener.hold_back()
+            creator.write(SEND * 10)
+            await eventually(lambda: echo.listener._pace.held)
+            creator.close()
+            held.cut_off("the test wants it")
+            await eventually(lambda: held not in echo.listener.connections.values())
+            assert not echo.listener._pace.held
 
     run(test)

@@ -104,17 +104,17 @@ def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
     told: list[int] = []
     held: list[int] = []
 
-    def is_flooded(turns: TurnShares, begun: int) -> bool:
-        told.append(begun - turns.made)
-        return begun > turns.made
+    def is_flooded(turns: TurnShares) -> bool:
+        told.append(turns.new)
+        return turns.new > 0
 
     go_on = Listener.go_on
 
     def going_on(listener: Listener) -> None:
-        held.append(listener.turns.made)
+        held.append(listener.turns.new)
         go_on(listener)
 
-    monkeypatch.setattr(TurnShares, "is_flooded", is_flooded)
+    monkeypatch.setattr(TurnShares, "is_flooded", property(is_flooded))
     monkeypatch.setattr(Listener, "go_on", going_on)
 
     async def scenario() -> None:
@@ -125,5 +125,5 @@ def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
 
     asyncio.run(scenario())
     assert not watch.causes
-    assert max(told) == 1
-    assert held == [2, 3, 4, 5]  # the first file of the log is new: the loop syncs it at once
+    assert max(told) == 2, "a topic and its queue"
+    assert held == [0, 0, 0, 0]  # the first file of the log is new: the loop syncs it at once

@@ -20,6 +20,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode, HeldConnection
+from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
 from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
@@ -44,7 +45,7 @@ class Listener:
     """Accepts connections. `send` answers on a connection by its id.
 
     Invariant L7: while a connection waits for its next slice, a turn is scheduled, or its owner
-    holds back what waits.
+    holds back what waits. A connection that created much waits for `FloodPace`.
 
     Args:
         owner: receives the commands.
@@ -81,6 +82,7 @@ class Listener:
         self.turns = turns or TurnShares()
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
+        self._pace = FloodPace(self._let_on)
         self.is_held_back = False  # whether what waits for a turn waits for `go_on`, too
         self.decode: Decode = decode_request
         self.port = 0
@@ -248,8 +250,19 @@ class Listener:
 
         So a peer that always sends more cannot use up every turn.
         """
-        self._waiting[connection] = None
-        self._schedule_turn()
+        if not self._pace.takes(connection):
+            self._waiting[connection] = None
+            self._schedule_turn()
+
+    def hold_back(self) -> None:
+        """Let all that wait for a turn wait for `go_on`, and longer if they have created much."""
+        self._pace.hold(self._waiting, self.turns.new)
+        self.is_held_back = True
+
+    def _let_on(self, connections: Sequence[HeldConnection]) -> None:
+        self._waiting.update(dict.fromkeys(connections))
+        if self._waiting:
+            self._schedule_turn()
 
     def go_on(self) -> None:
         """Let the connections have turns again that waited while `is_held_back` was set."""
@@ -269,11 +282,14 @@ class Listener:
         end = time.monotonic() + self.turns.now.turn
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
+            created = self.turns.created()
             try:
                 connection.handle_waiting()
             except Exception:  # noqa: BLE001 - it is logged
                 broker_events.CONNECTION_BROKEN.log(log, traceback_of=True)
                 connection.cut_off("closed, its requests cannot be handled")
+            if self.turns.created() > created:
+                self._pace.note(connection)
             if self.turns.is_spent or self.is_held_back or time.monotonic() >= end:
                 break
         if self._waiting:
@@ -309,6 +325,7 @@ class Listener:
         if gone is not None:
             self._admission.leave(connection.id)
             self._waiting.pop(gone, None)
+            self._pace.forget(gone)
             if self.turns.many_from is gone:
                 self.turns.many_from = None
             self._received.set_size(connection.id, 0)
@@ -340,6 +357,7 @@ class Listener:
         """
         if self._idle_check:
             self._idle_check.cancel()
+        self._pace.close()
         self._is_stopped = True
         for acceptor in self._acceptors:
             await acceptor.close()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reliable_mq.broker_core.answers import Answer
@@ -94,7 +94,7 @@ _SHORT_TURN = Shares(
     written=128 * 1024,
 )
 _LATELY_SECONDS = 0.05  # after a single request
-_NEW_AT_ONCE = 32  # queues; each takes 5 to 20 us when its first message is stored
+_NEW_AT_ONCE = 64  # topics and queues; a queue takes 5 to 20 us when its first message is stored
 
 
 class TurnShares:
@@ -104,11 +104,11 @@ class TurnShares:
         many_from: the last peer that sent several requests at once.
         single_at: when another one sent a single request, by the monotonic clock.
         written: bytes of pieces that were written in this turn.
-        made: how many queues had begun when queues were last made.
+        created: returns how many topics and queues have been created.
     """
 
     def __init__(self) -> None:
-        self.made = 0
+        self.count_with(lambda: 0)
         self.many_from: object | None = None
         self.single_at = 0.0
         self._large_left = _LARGE_IN_TURN
@@ -127,15 +127,27 @@ class TurnShares:
         """What a turn may spend now."""
         return _SHORT_TURN if self.is_short else _LONG_TURN
 
-    def is_flooded(self, begun: int) -> bool:
-        """Whether those who ask for much have begun many queues, and others wait.
+    def count_with(self, created: Callable[[], int]) -> None:
+        """Count new topics and queues with this function from now on."""
+        self.created = created
+        self._made = created()
 
-        All of them will be made in one go.
+    @property
+    def new(self) -> int:
+        """How many topics and queues were created since queues were last made."""
+        return self.created() - self._made
 
-        Args:
-            begun: how many queues have begun since the start.
+    @property
+    def is_flooded(self) -> bool:
+        """Whether those who ask for much have created much, and others wait.
+
+        All new queues will be made in one go.
         """
-        return begun - self.made > _NEW_AT_ONCE and self.is_short
+        return self.new > _NEW_AT_ONCE and self.is_short
+
+    def note_made(self) -> None:
+        """Note that all queues that have begun are made."""
+        self._made = self.created()
 
     def take_large(self) -> bool:
         """Whether this loop turn may begin one more request with a large answer. Counts it."""
