@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 import tracemalloc
 
 import pytest
@@ -17,8 +18,8 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
-from reliable_mq.runtime import flood_pace, server_connection
-from reliable_mq.runtime.server_connection import TurnShares
+from reliable_mq.runtime import flood_pace
+from reliable_mq.runtime import listener as listener_module
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -162,21 +163,28 @@ def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
     run(test)
 
 
-def test_many_new_queues_are_a_flood_only_while_somebody_sends_single_requests() -> None:
+def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_requests() -> None:
     async def test() -> None:
         async with serving() as echo:
-            turns, most = echo.listener.turns, server_connection._NEW_AT_ONCE
-            created = 1_000
-            turns.count_with(lambda: created)
-            created += most + 1
-            assert not turns.is_flooded
+            listener, most = echo.listener, listener_module._NEW_AT_ONCE
+            listener.turns.created = lambda: 1_000 + len(echo.seen)
             assert await is_served(*await connect(echo))
-            assert turns.is_flooded
-            created -= 1
-            assert not turns.is_flooded
-            created += 1
-            turns.note_made()
-            assert not turns.is_flooded
+            listener.is_held_back = True
+            flooder = await connect(echo)
+            flooder[1].write(SEND * (most + 1))
+            await eventually(lambda: listener._waiting)
+            listener.is_held_back = False
+            listener._schedule_turn()
+            await eventually(lambda: len(echo.seen) == most + 2)
+            listener.turns.single_at = 0.0
+            assert not listener.is_flooded, "nobody waits for a send"
+            listener.turns.single_at = time.monotonic() + 60
+            assert listener.is_flooded
+            echo.seen.pop()
+            assert not listener.is_flooded
+            echo.seen.append(echo.seen[0])
+            listener.go_on()
+            assert not listener.pace.creators, "the queues are made"
 
     run(test)
 
@@ -188,39 +196,40 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
 
     async def test() -> None:
         async with serving() as echo:
-            honest, busy = await connect(echo), (await connect(echo))[1]
-            creator = (await connect(echo))[1]
-            assert await is_served(*honest)
+            listener = echo.listener
+            honest, (_busy, busy) = await connect(echo), await connect(echo)
+            _creator, creator = await connect(echo)
             is_creating = True
-            echo.listener.turns.count_with(lambda: len(echo.seen) if is_creating else 0)
-            echo.listener.is_held_back = True
+            listener.turns.created = lambda: len(echo.seen) if is_creating else 0
+            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
+            assert await is_served(*honest)
+            listener.is_held_back = True
             creator.write(SEND * 10)
-            await eventually(lambda: echo.listener._waiting)
-            echo.listener.go_on()
+            await eventually(lambda: listener._waiting)
+            listener.is_held_back = False
+            listener._schedule_turn()
             await eventually(lambda: len(echo.seen) == 11)
+            listener.hold_back()
             is_creating = False
 
-            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            monkeypatch.setattr(TurnShares, "new", 1)
-            echo.listener.hold_back()
             creator.write(SEND * 10)
-            await eventually(lambda: echo.listener._pace.held)
+            await eventually(lambda: listener.pace.held)
             busy.write(SEND * 10)
-            await eventually(lambda: echo.listener._waiting)
-            echo.listener.invariants()
-            echo.listener.go_on()
+            await eventually(lambda: listener._waiting)
+            listener.invariants()
+            listener.go_on()
             await eventually(lambda: len(echo.seen) == 21)
             assert await is_served(*honest)
-            assert echo.listener._pace.held
+            assert listener.pace.held
 
-            echo.listener._pace._let_on()
+            listener.pace._let_on()
             await eventually(lambda: len(echo.seen) == 32)
-            assert not echo.listener._pace.held
+            assert not listener.pace.held
 
-            echo.listener.hold_back()  # nobody has created anything since
+            listener.hold_back()
             creator.write(SEND * 10)
-            await eventually(lambda: echo.listener._waiting)
-            assert not echo.listener._pace.held
+            await eventually(lambda: listener._waiting)
+            assert not listener.pace.held, "it has created nothing since"
 
     run(test)
 
@@ -230,19 +239,19 @@ def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten(
 ) -> None:
     async def test() -> None:
         async with serving() as echo:
+            listener = echo.listener
             _, creator = await connect(echo)
-            await eventually(lambda: echo.listener.connections)
-            (held,) = echo.listener.connections.values()
+            await eventually(lambda: listener.connections)
+            (held,) = listener.connections.values()
             assert await is_served(*await connect(echo))
             monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            echo.listener._pace.note(held)
-            monkeypatch.setattr(TurnShares, "new", 1)
-            echo.listener.hold_back()
+            listener.turns.created = lambda: 1
+            listener.pace.note(held)
+            listener.hold_back()
             creator.write(SEND * 10)
-            await eventually(lambda: echo.listener._pace.held)
-            creator.close()
+            await eventually(lambda: listener.pace.held)
             held.cut_off("the test wants it")
-            await eventually(lambda: held not in echo.listener.connections.values())
-            assert not echo.listener._pace.held
+            await eventually(lambda: held not in listener.connections.values())
+            assert not listener.pace.held
 
     run(test)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 
@@ -101,29 +102,26 @@ def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
 ) -> None:
     """So a flood of sends to new topics makes a few in one turn of the loop."""
     watch, count = Watch(), 5
-    told: list[int] = []
     held: list[int] = []
+    hold_back = Listener.hold_back
 
-    def is_flooded(turns: TurnShares) -> bool:
-        told.append(turns.new)
-        return turns.new > 0
+    def holding_back(listener: Listener) -> None:
+        held.append(listener.turns.created())
+        hold_back(listener)
 
-    go_on = Listener.go_on
-
-    def going_on(listener: Listener) -> None:
-        held.append(listener.turns.new)
-        go_on(listener)
-
-    monkeypatch.setattr(TurnShares, "is_flooded", property(is_flooded))
-    monkeypatch.setattr(Listener, "go_on", going_on)
+    monkeypatch.setattr(FloodPace, "begin_anew", lambda _pace: None)
+    monkeypatch.setattr(Listener, "is_flooded", True)
+    monkeypatch.setattr(Listener, "hold_back", holding_back)
 
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (server, peer):
+            (creator, *_) = server.listener.connections.values()
+            server.listener.pace.note(creator)
             for number in range(count):
                 await peer.send(f"new-{number}")
             assert not server.listener.is_held_back
 
     asyncio.run(scenario())
     assert not watch.causes
-    assert max(told) == 2, "a topic and its queue"
-    assert held == [0, 0, 0, 0]  # the first file of the log is new: the loop syncs it at once
+    grown = [later - earlier for earlier, later in pairwise(held)]
+    assert max(grown) == 2, "a topic and its queue"

@@ -599,6 +599,11 @@ class BrokerCore:
         """Whether indexing must run now: a query waits for it, or it is too far behind."""
         return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
 
+    @property
+    def created(self) -> int:
+        """A count that grows with each new topic, and each queue that gets its first message."""
+        return self.state.store.appender.begun + len(self.state.topics.by_name)
+
     def index_some(self, now_ms: int) -> bool:
         """Add some more records to the index; return whether more is to be done.
 

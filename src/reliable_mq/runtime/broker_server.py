@@ -29,7 +29,6 @@ from reliable_mq.runtime.broker_chores import BrokerChores, close_core
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.flood_pace import created_in
 from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
@@ -93,6 +92,7 @@ class BrokerServer:
         self._loop: asyncio.AbstractEventLoop
         self._tls = ServerTls(options.tls)
         self._listener = self.listener = Listener(self, tls=self._tls)
+        self._listener.turns.created = lambda: self._core.created
         self.name_server: NameServer | None = None
         self._turn_is_due, self._turn_began_ms, self._is_idle = False, 0, True
         self._speakers: set[int] = set()  # connections that sent since the last tick
@@ -169,7 +169,6 @@ class BrokerServer:
         self._core.open(now_ms())
         state = self._core.state
         self.guests = state.guests
-        self._listener.turns.count_with(partial(created_in, state))
         state.processors, state.works.on_idle = os.cpu_count() or 1, self._listener.wake
         if (own := self.name_server) is not None:
             own.guard = state.guard
@@ -313,8 +312,9 @@ class BrokerServer:
         if turn.batch or turn.files:
             self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
-            if self._listener.turns.is_flooded and not self._log_writer.is_waiting_for_room:
-                self._listener.hold_back()
+            listener, is_full = self._listener, self._log_writer.is_waiting_for_room
+            if listener.pace.creators and listener.is_flooded and not is_full:
+                listener.hold_back()
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
@@ -323,8 +323,7 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
-        self._listener.turns.note_made()
-        if self._listener.is_held_back:
+        if self._listener.pace.creators or self._listener.is_held_back:
             self._listener.go_on()
         try:
             core, copies, send = self._core, self._replication, self._send

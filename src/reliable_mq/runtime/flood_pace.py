@@ -9,16 +9,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.runtime.connection_roles import HeldConnection
 
 CREATED_A_SECOND = 2_000
 """Topics and queues. A send to a new topic creates both."""
-
-
-def created_in(state: BrokerState) -> int:
-    """Return a count that grows with each new topic and each queue that gets its first message."""
-    return state.store.appender.begun + len(state.topics)
 
 
 class FloodPace:
@@ -26,11 +20,16 @@ class FloodPace:
 
     Args:
         go_on: gets the connections that have waited long enough.
+
+    Attributes:
+        is_on: whether creators that want a turn must wait.
+        creators: the connections that have created something lately.
     """
 
     def __init__(self, go_on: Callable[[Sequence[HeldConnection]], None]) -> None:
         self._go_on = go_on
-        self._creators: dict[HeldConnection, None] = {}  # since the last wait
+        self.is_on = False
+        self.creators: dict[HeldConnection, None] = {}
         self._held: dict[HeldConnection, None] = {}
         self._end: asyncio.TimerHandle | None = None
 
@@ -39,9 +38,14 @@ class FloodPace:
         """How many connections wait."""
         return len(self._held)
 
+    def begin_anew(self) -> None:
+        """Forget the creators, unless they wait."""
+        if not self.is_on:
+            self.creators.clear()
+
     def note(self, connection: HeldConnection) -> None:
         """Note that a connection has created something in its turn."""
-        self._creators[connection] = None
+        self.creators[connection] = None
 
     def hold(self, waiting: OrderedDict[HeldConnection, None], created: int) -> None:
         """Let the creators among those that wait for a turn wait longer.
@@ -50,26 +54,24 @@ class FloodPace:
             waiting: loses them.
             created: what they have created; the time is in proportion to it.
         """
-        if not self._creators:
-            return
-        for each in self._creators:
+        for each in self.creators:
             if each in waiting:
                 del waiting[each]
                 self._held[each] = None
         if self._end is None:
-            seconds = created / CREATED_A_SECOND
+            seconds, self.is_on = created / CREATED_A_SECOND, True
             self._end = asyncio.get_running_loop().call_later(seconds, self._let_on)
 
     def takes(self, connection: HeldConnection) -> bool:
         """Whether a connection that wants a turn must wait; then it is held."""
-        if self._end is None or connection not in self._creators:
+        if not self.is_on or connection not in self.creators:
             return False
         self._held[connection] = None
         return True
 
     def forget(self, connection: HeldConnection) -> None:
         """Forget a closed connection."""
-        self._creators.pop(connection, None)
+        self.creators.pop(connection, None)
         self._held.pop(connection, None)
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class FloodPace:
             self._end.cancel()
 
     def _let_on(self) -> None:
-        self._end = None
-        self._creators.clear()
+        self._end, self.is_on = None, False
+        self.creators.clear()
         held, self._held = list(self._held), {}
         self._go_on(held)

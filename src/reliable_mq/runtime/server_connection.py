@@ -94,7 +94,6 @@ _SHORT_TURN = Shares(
     written=128 * 1024,
 )
 _LATELY_SECONDS = 0.05  # after a single request
-_NEW_AT_ONCE = 64  # topics and queues; a queue takes 5 to 20 us when its first message is stored
 
 
 class TurnShares:
@@ -108,7 +107,7 @@ class TurnShares:
     """
 
     def __init__(self) -> None:
-        self.count_with(lambda: 0)
+        self.created: Callable[[], int] = lambda: 0
         self.many_from: object | None = None
         self.single_at = 0.0
         self._large_left = _LARGE_IN_TURN
@@ -126,28 +125,6 @@ class TurnShares:
     def now(self) -> Shares:
         """What a turn may spend now."""
         return _SHORT_TURN if self.is_short else _LONG_TURN
-
-    def count_with(self, created: Callable[[], int]) -> None:
-        """Count new topics and queues with this function from now on."""
-        self.created = created
-        self._made = created()
-
-    @property
-    def new(self) -> int:
-        """How many topics and queues were created since queues were last made."""
-        return self.created() - self._made
-
-    @property
-    def is_flooded(self) -> bool:
-        """Whether those who ask for much have created much, and others wait.
-
-        All new queues will be made in one go.
-        """
-        return self.new > _NEW_AT_ONCE and self.is_short
-
-    def note_made(self) -> None:
-        """Note that all queues that have begun are made."""
-        self._made = self.created()
 
     def take_large(self) -> bool:
         """Whether this loop turn may begin one more request with a large answer. Counts it."""
