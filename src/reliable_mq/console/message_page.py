@@ -19,6 +19,7 @@ from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timelin
 from reliable_mq.measuring.sql_last_run import LastRun
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.plain_text import printable
+from reliable_mq.sensitive import SensitiveFields
 
 SIBLINGS_MAX = 20
 _NEAR_ROWS = 200
@@ -85,7 +86,9 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         if unasked:
             lines.append(f"Broker: {unasked.removeprefix(f'{NOT_REACHED}: ')}")
     stub: Mapping[str, Any] = history.stub or {}
-    properties = _properties(stub, records)
+    topic = stub.get("topic") or next((each.topic for each in records), "")
+    fields = sources.mq._declared.sensitive_of(topic)
+    properties = fields.masked_headers(_properties(stub, records))
     return MessageStory(
         message_id=message_id,
         is_known=not history.is_empty or bool(records),
@@ -97,7 +100,7 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         | ({"status": status_text(stub["status"])} if stub else {}),
         properties=properties,
         trace=properties.get(_TRACE[0], ""),
-        payload=_payload(stub, records),
+        payload=_payload(stub, records, fields),
         of_transaction=_of_transaction(sources, history),
         of_key=_of_key(sources, history, message_id, lines),
         findings=_findings(history),
@@ -135,11 +138,13 @@ def _properties(stub: Mapping[str, Any], records: Sequence[ReceivedMessage]) -> 
     return {str(name): str(value) for name, value in sorted(known.items())}
 
 
-def _payload(stub: Mapping[str, Any], records: Sequence[ReceivedMessage]) -> Payload | None:
+def _payload(
+    stub: Mapping[str, Any], records: Sequence[ReceivedMessage], fields: SensitiveFields
+) -> Payload | None:
     if stub:
-        return payload_of(bytes(stub["content"]), stub["content_type"])
+        return payload_of(bytes(stub["content"]), stub["content_type"], fields)
     if records:
-        return payload_of(records[0].body, records[0].content_type)
+        return payload_of(records[0].body, records[0].content_type, fields)
     return None
 
 
