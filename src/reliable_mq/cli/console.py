@@ -51,6 +51,15 @@ def command(
     role: Annotated[
         str, typer.Option(help="The role of --add-user: viewer, operator or admin.")
     ] = "viewer",
+    trace_url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Address of a trace, with {trace_id}: the page of a message has the link. Default:"
+            " no link.",
+            show_default=False,
+        ),
+    ] = "",
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -78,7 +87,13 @@ def command(
     log_options.write_log(log_format, log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)
-    app = console_app(mq, users=users, broker=broker, secret=os.environ.get(SECRET_VARIABLE, ""))
+    app = console_app(
+        mq,
+        users=users,
+        broker=broker,
+        secret=os.environ.get(SECRET_VARIABLE, ""),
+        trace_url=trace_url,
+    )
     try:
         asyncio.run(_serve(uvicorn, app, host, port))
     finally:

@@ -8,11 +8,14 @@ from reliable_mq.console.list_dead_letters import DEAD_LETTERS
 from reliable_mq.console.list_ledgers import AUDIT, ESCALATIONS, LOGS
 from reliable_mq.console.list_runs import FINDINGS, RUNS, VERDICTS
 from reliable_mq.console.list_stubs import STUBS
+from reliable_mq.console.list_waiting import HALVES, TIMERS
+from reliable_mq.console.list_workers import WORKERS
 from reliable_mq.console.lists import RowList
 
 ROW_LISTS: tuple[RowList, ...] = (
     *(DEAD_LETTERS, STUBS, ESCALATIONS, LOGS),
-    *(GROUPS, QUEUES, TOPICS, BROKERS, PERIODIC),
+    *(GROUPS, QUEUES, TOPICS, BROKERS, WORKERS),
+    *(HALVES, TIMERS, PERIODIC),
     *(RUNS, FINDINGS, VERDICTS),
     AUDIT,
 )

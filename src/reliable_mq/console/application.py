@@ -27,8 +27,10 @@ from reliable_mq.console.doing import Doing  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
+from reliable_mq.console.saved_filters import SavedFilters  # noqa: E402
 from reliable_mq.console.sessions import Seal  # noqa: E402
 from reliable_mq.console.sources import ConsoleSources  # noqa: E402
+from reliable_mq.console.trace_links import checked_template  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
 from reliable_mq.console.work import Works  # noqa: E402
 
@@ -40,6 +42,7 @@ def console_app(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    trace_url: str = "",
 ) -> Starlette:
     """Return the console of an application as an ASGI application.
 
@@ -53,9 +56,12 @@ def console_app(
             own log-in.
         broker: name servers; "": those of the application.
         secret: signs the sessions. Processes that serve one console share it. "": a new one.
+        trace_url: the address of a trace, with the placeholder `{trace_id}`, and `{span_id}` if it
+            needs it; "": traces are shown without a link.
 
     Raises:
-        ConfigurationError: the file of users cannot be read, or both ways in are given.
+        ConfigurationError: the file of users cannot be read, both ways in are given, or
+            `trace_url` is no address with the placeholder.
         ExtraMissing: the extra `console` is not installed.
     """
     if users is not None and allow is not None:
@@ -63,7 +69,7 @@ def console_app(
     door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
     sources = ConsoleSources(mq, broker=broker)
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
-    render, works = Renderer(mq.name), Works()
+    render, works = Renderer(mq.name, checked_template(trace_url)), Works()
     pages = Pages(sources, render, _metrics_of(mq))
     doing = Doing(sources, render, seal, works)
 
@@ -74,7 +80,7 @@ def console_app(
         await in_thread(sources.close)
 
     return Starlette(
-        routes=[*pages.routes(), *doing.routes()],
+        routes=[*pages.routes(), *doing.routes(), *SavedFilters(sources).routes()],
         middleware=[Middleware(PageGuard, door=door, seal=seal)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
@@ -90,6 +96,7 @@ def mount(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    trace_url: str = "",
 ) -> None:
     """Mount the console into an application of Starlette or FastAPI.
 
@@ -101,6 +108,7 @@ def mount(
         allow: see `console_app`.
         broker: see `console_app`.
         secret: see `console_app`.
+        trace_url: see `console_app`.
 
     Raises:
         ConfigurationError: nobody says who may see it. The address at which the application is
@@ -111,7 +119,10 @@ def mount(
             "a mounted console needs users= (a file) or allow= (a function): else everybody who"
             " reaches the application could use it"
         )
-    app.mount(path, console_app(mq, users=users, allow=allow, broker=broker, secret=secret))
+    console = console_app(
+        mq, users=users, allow=allow, broker=broker, secret=secret, trace_url=trace_url
+    )
+    app.mount(path, console)
 
 
 def _metrics_of(mq: ReliableMQ) -> Any:
