@@ -18,7 +18,7 @@ from reliable_mq.console.rendering import took
 from reliable_mq.console.signs import State
 from reliable_mq.console.signs_machines import of_clocks, of_disks, of_workers
 from reliable_mq.errors import NotFound
-from reliable_mq.measuring.sql_latency import SAMPLE, Delivery, Leg, SqlLatency, times_of
+from reliable_mq.measuring.sql_latency import SAMPLE, Leg, SeenDelivery, SqlLatency, times_of
 from reliable_mq.measuring.sql_machines import Machines, SeenProcess, machines_of
 from reliable_mq.measuring.sql_throughput import HOUR, Happening, SqlThroughput
 
@@ -140,13 +140,13 @@ def test_each_hour_of_the_last_day_is_counted_and_an_hour_that_is_over_once(
         moment = now - timedelta(hours=hours)
         row = stub(0, message_id=message_id(number, moment), update_date=moment, create_date=moment)
         insert_rows(mq.database, "message_stub", row)
-    hours = SqlThroughput(mq.database, spans=24, length=HOUR)
-    counts = hours.read()[Happening.COMMITTED]
+    day = SqlThroughput(mq.database, spans=24, length=HOUR)
+    counts = day.read()[Happening.COMMITTED]
     assert (len(counts), sum(counts), counts[-1], counts[-6]) == (24, 2, 1, 1)
     asked: list[object] = []
-    count = hours._count
-    hours._count = lambda *given: asked.append(given) or count(*given)  # type: ignore[method-assign, func-returns-value]
-    hours.read()
+    count = day._count
+    day._count = lambda *given: asked.append(given) or count(*given)  # type: ignore[method-assign, func-returns-value]
+    day.read()
     assert len(asked) <= len(Happening) * 3
     client = browse()
     until(lambda: "2 in the last day, at most 1 in an hour" in client.get("/overview/live").text)
@@ -213,7 +213,7 @@ def test_of_many_messages_a_sample_is_read_and_a_span_that_is_over_once(mq: Reli
 
 def test_brokers_know_when_a_message_was_sent_and_stored() -> None:
     committed = datetime.fromtimestamp(1_000, UTC)
-    delivery = Delivery(
+    delivery = SeenDelivery(
         *("A", "orders", "broker-a", 1, 7), committed, committed + timedelta(seconds=3)
     )
     record = SimpleNamespace(message_id="A", born_time_ms=1_000_500, store_time_ms=1_001_000)

@@ -86,7 +86,8 @@ def test_a_cookie_that_is_no_list_of_filters_is_ignored(
 ) -> None:
     client = browse()
     name = field_of_user(client, mq)
-    answer = client.get("/stubs", headers={"cookie": f"{name}={text}".encode("latin-1", "replace")})
+    cookie = f"{name}={text}".encode("latin-1", "replace")
+    answer = client.get("/stubs", headers={b"cookie": cookie})
     assert answer.status_code == 200
     assert "Saved filters" not in answer.text
 

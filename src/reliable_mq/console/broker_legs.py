@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.measuring.sql_latency import Delivery, Leg, LegTimes, times_of
+from reliable_mq.measuring.sql_latency import Leg, LegTimes, SeenDelivery, times_of
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def broker_legs(
-    admin: Admin, deliveries: Iterable[Delivery], whole_name: Callable[[str], str]
+    admin: Admin, deliveries: Iterable[SeenDelivery], whole_name: Callable[[str], str]
 ) -> dict[Leg, LegTimes]:
     """Return the times of the legs that only brokers know.
 
@@ -39,7 +39,7 @@ def broker_legs(
     return {leg: times for leg, some in seconds.items() if (times := times_of(some)) is not None}
 
 
-def _record(admin: Admin, delivery: Delivery, topic: str) -> ReceivedMessage | None:
+def _record(admin: Admin, delivery: SeenDelivery, topic: str) -> ReceivedMessage | None:
     queue = MessageQueue(topic, delivery.broker_name, delivery.queue_id)
     try:
         found = admin.messages.at(queue, delivery.offset)

@@ -10,8 +10,8 @@ from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, Want
 from reliable_mq.console.sources import PART_SECONDS, ConsoleSources, ask
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.console.waiting_at_brokers import (
-    Found,
     WaitingHalf,
+    WaitingRows,
     WaitingTimer,
     waiting_halves,
     waiting_timers,
@@ -25,7 +25,7 @@ def _matches(row: dict[str, Any], wanted: WantedPage, *names: str) -> bool:
     return all(wanted.text(name) in ("", row[name]) for name in names)
 
 
-def _away(found: Found) -> tuple[str, ...]:
+def _away(found: WaitingRows) -> tuple[str, ...]:
     return tuple(f"broker {name}: {words_of(error)}" for name, error in found.failures.items())
 
 
@@ -105,7 +105,7 @@ def _timers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     return ListPage(page, after, tuple(away), tuple(notes))
 
 
-def _at_brokers(sources: ConsoleSources, now: datetime) -> Found:
+def _at_brokers(sources: ConsoleSources, now: datetime) -> WaitingRows:
     with sources.admin() as admin:
         return waiting_timers(admin, now)
 

@@ -61,7 +61,7 @@ class WaitingTimer(NamedTuple):
     where: str
 
 
-class Found(NamedTuple):
+class WaitingRows(NamedTuple):
     """What was found. `notes`: what was not read. `failures`: why brokers did not answer."""
 
     rows: list[WaitingHalf] | list[WaitingTimer]
@@ -69,7 +69,7 @@ class Found(NamedTuple):
     failures: Mapping[str, ReliableMQError]
 
 
-def waiting_halves(admin: Admin) -> Found:
+def waiting_halves(admin: Admin) -> WaitingRows:
     """Return the halves whose transaction has not ended, the oldest first.
 
     Raises:
@@ -93,7 +93,7 @@ def waiting_halves(admin: Admin) -> Found:
                 f"{each.queue.broker_name}: of {each.end - begin:,} halves, the first"
                 f" {HALVES_MAX:,} were read"
             )
-    return Found(sorted(found, key=lambda half: half.stored), tuple(notes), failures)
+    return WaitingRows(sorted(found, key=lambda half: half.stored), tuple(notes), failures)
 
 
 def _pending(halves: Iterable[ReceivedMessage], settled: set[int]) -> list[WaitingHalf]:
@@ -123,7 +123,7 @@ def _settled(ops: Iterable[ReceivedMessage]) -> Iterator[int]:
             yield from (int(word) for word in words if word.isdecimal() and len(word) < 19)
 
 
-def waiting_timers(admin: Admin, now: datetime) -> Found:
+def waiting_timers(admin: Admin, now: datetime) -> WaitingRows:
     """Return the messages that wait at brokers for a time, the next one first.
 
     Raises:
@@ -150,7 +150,9 @@ def waiting_timers(admin: Admin, now: datetime) -> Found:
                 f"{each.queue.broker_name}: the newest {LEVEL_MAX} of delay level"
                 f" {each.queue.queue_id + 1} were looked at"
             )
-    return Found(sorted(found, key=lambda timer: timer.due), tuple(notes), {**failures, **more})
+    return WaitingRows(
+        sorted(found, key=lambda timer: timer.due), tuple(notes), {**failures, **more}
+    )
 
 
 def _timed(messages: Iterable[ReceivedMessage], now: datetime) -> Iterator[WaitingTimer]:

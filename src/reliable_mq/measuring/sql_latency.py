@@ -53,7 +53,7 @@ class LegTimes(NamedTuple):
     track: list[float]
 
 
-class Delivery(NamedTuple):
+class SeenDelivery(NamedTuple):
     """A delivery to a consumer group: where the message is, and its times."""
 
     message_id: str
@@ -69,7 +69,7 @@ class LatencySample(NamedTuple):
     """What was read: the times of each leg, and the newest deliveries."""
 
     legs: dict[Leg, LegTimes]
-    newest: list[Delivery]
+    newest: list[SeenDelivery]
 
 
 Spans = dict[Leg, list[float]]
@@ -98,7 +98,7 @@ class SqlLatency:
 
     def _read(self, connection: Connection, newest: datetime) -> LatencySample:
         found: dict[datetime, Spans] = {}
-        deliveries: list[Delivery] = []
+        deliveries: list[SeenDelivery] = []
         for number in range(SPANS):
             begin = newest - number * SPAN
             known = self._known.get(begin) if number > _FRESH else None
@@ -113,7 +113,7 @@ class SqlLatency:
 
     def _span(
         self, connection: Connection, since: datetime, until: datetime
-    ) -> tuple[Spans, list[Delivery]]:
+    ) -> tuple[Spans, list[SeenDelivery]]:
         span: Spans = {}
         deliveries = self._consumed(connection, since, until, span)
         self._confirmed(connection, since, until, span)
@@ -121,7 +121,7 @@ class SqlLatency:
 
     def _consumed(
         self, connection: Connection, since: datetime, until: datetime, span: Spans
-    ) -> list[Delivery]:
+    ) -> list[SeenDelivery]:
         log, stub = self._database.logs.c, self._database.stubs.c
         wanted = (
             select(
@@ -144,7 +144,7 @@ class SqlLatency:
             if row.consume_date - row.create_date >= _AT_ONCE
         )
         found = [
-            Delivery(*row[:5], committed[row.message_id], row.create_date)
+            SeenDelivery(*row[:5], committed[row.message_id], row.create_date)
             for row in rows
             if row.message_id in committed
         ]
