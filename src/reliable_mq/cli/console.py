@@ -60,6 +60,21 @@ def command(
             show_default=False,
         ),
     ] = "",
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]DIR",
+            help="Store directory of a broker at this machine: a message is read there while its"
+            " broker is away. Repeat it for several brokers.",
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of reconcile --out: its runs are listed.", show_default=False
+        ),
+    ] = None,
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -93,6 +108,8 @@ def command(
         broker=broker,
         secret=os.environ.get(SECRET_VARIABLE, ""),
         trace_url=trace_url,
+        runs=runs,
+        stores=store or (),
     )
     try:
         asyncio.run(_serve(uvicorn, app, host, port))

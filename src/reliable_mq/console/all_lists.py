@@ -3,6 +3,7 @@
 First what waits for a person, then what is behind, then what was found, then who did what.
 """
 
+from reliable_mq.console.file_runs import RUN_FILE_FINDINGS, RUN_FILES
 from reliable_mq.console.list_cluster import BROKERS, GROUPS, PERIODIC, QUEUES, TOPICS
 from reliable_mq.console.list_dead_letters import DEAD_LETTERS
 from reliable_mq.console.list_ledgers import AUDIT, ESCALATIONS, LOGS
@@ -16,7 +17,7 @@ ROW_LISTS: tuple[RowList, ...] = (
     *(DEAD_LETTERS, STUBS, ESCALATIONS, LOGS),
     *(GROUPS, QUEUES, TOPICS, BROKERS, WORKERS),
     *(HALVES, TIMERS, PERIODIC),
-    *(RUNS, FINDINGS, VERDICTS),
+    *(RUNS, FINDINGS, VERDICTS, RUN_FILES, RUN_FILE_FINDINGS),
     AUDIT,
 )
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
+    FileResponse,
     JSONResponse,
     RedirectResponse,
     Response,
@@ -20,6 +21,7 @@ from reliable_mq.console import signs
 from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
+from reliable_mq.console.file_runs import report_of
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
     EXPORT_ROWS,
@@ -90,6 +92,7 @@ class Pages:
             Route("/readyz", threaded(self.readyz)),
             Route("/metrics", threaded(self.metrics)),
             Route("/static/{name}", self.static),
+            Route("/run-files/report", threaded(self.report)),
             *(Route(f"/{kind.name}", threaded(self._list_endpoint(kind))) for kind in ROW_LISTS),
         ]
 
@@ -223,6 +226,22 @@ class Pages:
             found=page,
             databases=list(self._sources.databases),
             saved=saved_filters(request, self._sources.mq.name, kind.name),
+        )
+
+    def report(self, request: Request) -> Response:
+        """Return the report of a run in a file, to download: it has styles of its own."""
+        folder, run_id = self._sources.runs, request.query_params.get("run", "")
+        answer = ask(lambda: folder and report_of(folder, run_id))
+        if answer.fault:
+            raise HTTPException(503, answer.fault)
+        if not answer.value:
+            raise HTTPException(404, "there is no report of such a run")
+        policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        return FileResponse(
+            answer.value,
+            filename=f"{answer.value.parent.name}.html",
+            media_type="text/html",
+            headers={"Content-Security-Policy": policy},
         )
 
     def log_in_page(self, request: Request) -> Response:

@@ -1,7 +1,7 @@
 """Makes pages from templates. All text is escaped; unprintable characters are shown as escapes."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,10 @@ class Renderer:
     Args:
         application: the name of the application, for the head of each page.
         trace_url: the address of a trace, see `trace_links`; "": there is none.
+        hidden: the names of lists that the menu leaves out.
     """
 
-    def __init__(self, application: str, trace_url: str = "") -> None:
+    def __init__(self, application: str, trace_url: str = "", hidden: Collection[str] = ()) -> None:
         self.trace_url = trace_url
         self.files = static_files()
         self.version = version_of(self.files)
@@ -118,7 +119,7 @@ class Renderer:
         environment.globals |= {
             "application": application,
             "version": self.version,
-            "lists": ROW_LISTS,
+            "lists": [each for each in ROW_LISTS if each.name not in hidden],
             "address": address,
         }
         self._environment = environment

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -86,10 +87,21 @@ class ConsoleSources:
     Args:
         mq: the application.
         broker: name servers; "": those of the application.
+        runs: the folder with runs of reconciliation; None: there is none.
+        stores: folders of brokers' stores by the names of the brokers; "": of any broker.
     """
 
-    def __init__(self, mq: ReliableMQ, *, broker: str = "") -> None:
+    def __init__(
+        self,
+        mq: ReliableMQ,
+        *,
+        broker: str = "",
+        runs: Path | None = None,
+        stores: Mapping[str, Path] | None = None,
+    ) -> None:
         self.mq = mq
+        self.runs = runs
+        self.stores = stores or {}
         self.broker = broker or mq.settings.broker
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
