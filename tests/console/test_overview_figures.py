@@ -78,11 +78,11 @@ def test_a_clock_that_is_wrong_is_named(
 @pytest.mark.parametrize(
     ("processes", "alone", "state", "figure", "said"),
     [
-        ([process(1), process(2)], [], State.WELL, "2 report", "once a minute"),
-        ([process(1), process(2, 700.0)], [], State.WELL, "1 report", "process 2 on host-a for 11"),
-        ([process(2, 700.0)], [], State.WARN, "none reports", "Silent: process 2"),
-        ([process(1)], ["billing"], State.WARN, "1 report", "Nobody consumes for billing"),
-        ([], [], State.WARN, "0 report", "No process has reported within a day"),
+        ([process(1), process(2)], [], State.WELL, "2 alive", "once a minute"),
+        ([process(1), process(2, 700.0)], [], State.WELL, "1 alive", "process 2 on host-a for 11"),
+        ([process(2, 700.0)], [], State.WARN, "none alive", "Silent: process 2"),
+        ([process(1)], ["billing"], State.WARN, "1 alive", "Nobody consumes for billing"),
+        ([], [], State.WARN, "none alive", "No process has reported within a day"),
     ],
 )
 def test_workers_that_are_away_are_worth_a_look(
@@ -128,7 +128,7 @@ def test_the_overview_counts_other_processes_and_not_itself(mq: ReliableMQ, brow
     this = seen(owner="me", host=platform.node(), pid=os.getpid())
     insert_rows(mq.database, "process", this, seen(owner="p-2", seen_date=late))
     client = browse()
-    until(lambda: "none reports" in client.get("/overview/live").text)
+    until(lambda: "none alive" in client.get("/overview/live").text)
     assert "Silent: process 7 on host-a for 9 min" in client.get("/overview/live").text
 
 

@@ -111,7 +111,7 @@ def of_workers(
     text = ". ".join(texts) or "Each process reports once a minute"
     state = State.WARN if alone or not alive else State.WELL
     link = "/workers" if "workers" in lists else ""
-    figure = f"{alive:,} report" if alive or not processes else "none reports"
+    figure = f"{alive:,} alive" if alive else "none alive"
     return Sign("Workers", state, figure, f"{text}.", age, link)
 
 

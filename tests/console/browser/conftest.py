@@ -19,7 +19,7 @@ from tests.console.planted_rows import (
     run,
     stub,
 )
-from tests.console.test_overview_figures import seen
+from tests.console.test_overview_figures import seen, settled
 from tests.postgres_databases import new_database
 from tests.waiting import until
 
@@ -57,7 +57,10 @@ def _fill(mq: ReliableMQ) -> None:
     insert_rows(mq.database, "process", seen(owner="p-2", host="host-b", seen_date=late))
     timer = stub(60, deliver_time=NOW + timedelta(days=1), message_key="order-later")
     secret = stub(61, topic="cards", message_id=SECRET, content=b'{"card_number": "4111-2222"}')
-    insert_rows(mq.database, "message_stub", timer, secret)
+    quick = settled(503, NOW, message_key="order-quick")
+    insert_rows(mq.database, "message_stub", timer, secret, quick)
+    effect = {"create_date": NOW - timedelta(seconds=3), "consume_date": NOW}
+    insert_rows(mq.database, "consume_log", log(quick, **effect))
     plant_everywhere(mq.database)
 
 
