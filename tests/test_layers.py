@@ -28,6 +28,7 @@ VALUES = frozenset(
         "names",
         "old_names",
         "refusals",
+        "sensitive",
         "settings",
         "signature",
     }

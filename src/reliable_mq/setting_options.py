@@ -67,6 +67,7 @@ class SettingOptions(TypedDict, total=False):
 
     send_outside_transaction: Strictness
     send_without_group: Strictness
+    sensitive: Sequence[str]
     log_format: LogFormat | None
     log_level: LogLevel | None
     shutdown_timeout_seconds: float

@@ -31,6 +31,7 @@ from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import meant
 from reliable_mq.names import TABLE_PREFIX_PATTERN
 from reliable_mq.renamed_settings import RenamedSettings
+from reliable_mq.sensitive import checked_names
 from reliable_mq.setting_faults import fault_of, not_json
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
@@ -236,6 +237,9 @@ class Settings(ClusterSettings):
     #: what happens when a transaction sends a message for which no consumer group is known: the
     #: broker's acknowledgement confirms it; `mq.topic(…, groups=[])` says that this is meant
     send_without_group: Strictness = "warn"
+    #: fields of payloads whose values the console and commands show masked, in all topics:
+    #: "card_number", or "customer.email"; in the environment a JSON list. See `mq.topic`
+    sensitive: tuple[str, ...] = ()
     #: how `run` and `resend` write log lines, unless the application has configured logging:
     #: "text", or "json" for one object a line; None: text
     log_format: LogFormat | None = None
@@ -280,6 +284,15 @@ class Settings(ClusterSettings):
             signer_of(value.get_secret_value())
         except ConfigurationError as error:
             raise ValueError(str(error).removeprefix("signing_keys: ")) from None
+        return value
+
+    @field_validator("sensitive")
+    @classmethod
+    def _names_of_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            checked_names(value, "settings")
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix("settings: ")) from None
         return value
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from reliable_mq import ReliableMQ, Topic, injected
-from reliable_mq.consume.handler_types import ConsumerOptions
+from reliable_mq.consume.handler_types import ConsumerOptions, TopicOptions
 from reliable_mq.errors import UsageError
 from reliable_mq.setting_options import AllSettingOptions, SettingOptions
 from reliable_mq.settings import Settings
@@ -27,7 +27,8 @@ def test_a_typed_setting_has_the_type_of_its_field(name: str) -> None:
     field: Any = Settings.model_fields[name].annotation
     typed: Any = get_type_hints(SettingOptions)[name]
 
-    made = {"SecretStr": "SecretStr | str", "tuple[float, ...]": "Sequence[float]"}
+    made = {f"tuple[{each}, ...]": f"Sequence[{each}]" for each in ("float", "str")}
+    made["SecretStr"] = "SecretStr | str"
     shown = getattr(field, "__name__", str(field)) if not get_args(field) else str(field)
     wanted = made.get(shown, shown)
     found = str(typed).replace("pydantic.types.", "").replace("collections.abc.", "")
@@ -42,6 +43,13 @@ def test_the_typed_options_of_a_consumer_are_its_parameters() -> None:
     assert typed == {each.name: hints[each.name] for each in parameters}
     required = {each.name for each in parameters if each.default is each.empty}
     assert ConsumerOptions.__required_keys__ == required
+
+
+def test_the_typed_options_of_a_topic_are_its_parameters() -> None:
+    hints = get_type_hints(ReliableMQ.topic)
+    parameters = list(inspect.signature(ReliableMQ.topic).parameters)[3:]
+
+    assert get_type_hints(TopicOptions) == {each: hints[each] for each in parameters}
 
 
 def test_a_topic_with_a_payload_type_is_shown_by_its_name() -> None:

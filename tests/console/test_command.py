@@ -41,6 +41,22 @@ def test_a_missing_file_of_users_is_told_with_the_way_to_make_it(
     assert "--add-user NAME" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trace-url", "javascript:{trace_id}"), "begins with http:// or https://"),
+        (("--runs", "none"), "--runs none: there is no such folder"),
+        (("--store", "broker-a=none"), "--store none: no store is there"),
+    ],
+)
+def test_an_address_or_a_folder_that_is_wrong_is_told(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    line = refusal(capsys, "--db", "sqlite:///none.db", *words)
+    assert said in line
+    assert line.count("\n") == 1
+
+
 def test_it_needs_an_application_or_a_database(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give either --app MODULE:OBJECT or --db URL" in refusal(capsys)
 

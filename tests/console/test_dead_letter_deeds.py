@@ -153,6 +153,44 @@ def test_a_changed_copy_is_a_message_of_its_own_with_its_audit(
     assert len(states(shop)) == 1
 
 
+def test_a_person_changes_a_copy_without_seeing_what_is_sensitive(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    shop.topic("orders", sensitive=["card_number"])
+    letter = give_up(broker, group, b'{"amount": "ten", "card_number": "4111-2222"}')
+    page = client.get("/dead-letters/copy", params={"group": group, "id": letter})
+    assert "Leave <code>[masked]</code> where it is" in page.text
+    more = {name: field(page.text, f"more-{name}") for name in ("group", "id")}
+    wrong = look(client, COPY, more=more | {"body": '{"note": "[masked]"}'})
+    assert wrong.status_code == 409
+    assert "[masked] is at note, where the first payload has no value" in wrong.text
+    body = '{"amount": 10, "card_number": "[masked]"}'
+    preview = look(client, COPY, more=more | {"body": body})
+    assert f"with a changed payload, {len(body)} bytes" in preview.text
+    started = start(client, preview)
+    assert ended(client, started)["counts"]["done"] == 1
+    with shop.database.engine.connect() as connection:
+        content = connection.execute(select(shop.database.stubs.c.content)).scalar_one()
+    assert bytes(content) == b'{"amount": 10, "card_number": "4111-2222"}'
+    (copy,) = states(shop)
+    shown = [page, wrong, preview, client.get(started.headers["location"])]
+    shown += [client.get(f"/message?id={each}") for each in (letter, copy)]
+    lists = ("audit", "dead-letters", "dead-letters?format=csv")
+    shown += [client.get(f"/{each}") for each in lists]
+    assert [answer.url for answer in shown if "4111-2222" in answer.text] == []
+
+
+def test_a_copy_of_what_cannot_be_looked_into_is_refused(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    shop.topic("orders", sensitive=["card_number"])
+    letter = give_up(broker, group, b"card_number=4111-2222")
+    page = client.get("/dead-letters/copy", params={"group": group, "id": letter})
+    assert page.status_code == 404
+    assert "Deliver the dead letter again as it is" in page.text
+    assert "4111-2222" not in page.text
+
+
 @pytest.mark.parametrize("body", [b"\xff\x00", b"\xed\xa0\x80"])
 def test_a_payload_that_is_no_text_is_not_changed_in_a_form(
     broker: str, group: str, client: TestClient, body: bytes

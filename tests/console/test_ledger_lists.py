@@ -125,7 +125,7 @@ def test_the_reason_stands_first_in_the_evidence(mq: ReliableMQ, browse: Browse)
 def test_a_wrong_cursor_is_told(browse: Browse) -> None:
     client = browse()
     for kind in ROW_LISTS:
-        if kind.name in ("dead-letters", "groups", "queues", "brokers"):
+        if kind.name in ("dead-letters", "groups", "queues", "brokers", "halves"):
             continue  # no broker can be asked here
         for cursor in ("x", "[]", "[1,2,3,4]", "{}", "[null]", "[1e3]", "[true]", ODD):
             answer = client.get(f"/{kind.name}?cursor={quote(cursor)}")

@@ -137,7 +137,7 @@ def test_each_minute_of_the_last_hour_is_counted(mq: ReliableMQ) -> None:
 
 
 def test_a_minute_that_is_over_is_counted_once(mq: ReliableMQ, browse: Browse) -> None:
-    throughput = SqlThroughput(mq.database, minutes=5)
+    throughput = SqlThroughput(mq.database, spans=5)
     throughput.read()
     asked: list[object] = []
     count = throughput._count

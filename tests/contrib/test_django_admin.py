@@ -153,6 +153,20 @@ def test_the_page_of_a_stub_shows_its_payload_and_its_timeline(mq: DjangoMQ) -> 
     assert "<b>stub</b> committed: topic orders, key 4711" in page
 
 
+def test_the_page_of_a_stub_has_no_sensitive_value(mq: DjangoMQ) -> None:
+    mq.topic("cards", sensitive=["card_number"])
+    with mq.transaction() as tx:
+        tx.send("cards", {"card_number": "4111-2222", "n": 7}, required_groups=())
+    stubs = mq.database.stubs
+    with mq.database.engine.begin() as connection:
+        number = connection.execute(select(stubs.c.seq)).scalar_one()
+
+    page = user("ann", "view_messagestub").get(f"{STUBS}{number}/change/").content.decode()
+
+    assert "{&quot;card_number&quot;:&quot;[masked]&quot;,&quot;n&quot;:7}" in page
+    assert "4111-2222" not in page
+
+
 def test_the_list_of_escalations_says_which_are_closed(mq: DjangoMQ) -> None:
     table = mq.database.escalations
     with mq.database.engine.begin() as connection:

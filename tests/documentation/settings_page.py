@@ -104,7 +104,7 @@ def default_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return '""'
     if isinstance(value, tuple):
-        return ", ".join(f"{each:.10g}" for each in value)
+        return ", ".join(f"{each:.10g}" for each in value) or "()"
     if isinstance(value, float):
         return f"{value:.10g}"
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,9 +11,10 @@ from reliable_mq.consume.consumer import Consumer, plan_of, waits_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.idempotency.key_reading import KeySource, check_field, key_reader_of
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.names import check_name, tags_of
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_name, tags_of
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.periodic.declaration import PeriodicMessage
+from reliable_mq.sensitive import NAMES_MAX, SensitiveFields, checked_names
 from reliable_mq.settings import Settings
 from reliable_mq.telemetry import application_events
 
@@ -47,6 +49,8 @@ class Declarations:
         self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
         self._periodic: dict[str, PeriodicMessage] = {}
+        self._sensitive: dict[str, frozenset[str]] = {}
+        self._marked: dict[str, tuple[int, tuple[str, ...]]] = {}  # and the round of declarations
         #: the payload type that is sent to each topic, as declared
         self.sent: dict[str, Any] = {}
         #: the envelopes of topics that have one
@@ -115,6 +119,7 @@ class Declarations:
         groups: Sequence[str] | None,
         payload: Any = None,
         envelope: Envelope | None = None,
+        sensitive: Sequence[str] = (),
     ) -> None:
         """See `ReliableMQ.topic`. A declaration that is refused changes nothing."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
@@ -124,6 +129,7 @@ class Declarations:
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed")
         for group in groups or ():
             check_name("consumer group", group, GROUP_LENGTH_MAX)
+        hidden = checked_names(sensitive, f"topic {name}")
         if payload is not None:
             known = self.sent.setdefault(name, payload)
             if known != payload:
@@ -132,11 +138,42 @@ class Declarations:
                 )
         if envelope is not None:
             self.envelopes[name] = envelope
+        if hidden:
+            self._sensitive[name] = self._sensitive.get(name, frozenset()).union(hidden)
         if groups is not None:
             self._with_named_groups.add(name)
         self._named.add(name)
         self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *(groups or ())}))
         self._forget_groups()
+
+    def sensitive_of(self, topic: str) -> SensitiveFields:
+        """Return the sensitive fields of the payloads of a topic, with or without its namespace.
+
+        They are named by `topic` and by the settings, or marked by the type of a payload. The topic
+        of a group, of retries or of dead letters, may have a message of each topic.
+        """
+        own = topic.rpartition("%")[2]
+        is_of_group = RETRY_PREFIX in topic or DEAD_LETTER_PREFIX in topic
+        names = set(checked_names(self._settings.sensitive, "settings"))
+        for name in self.topics:
+            if is_of_group or name in (topic, own):
+                names |= self._sensitive.get(name, frozenset()).union(self._marked_in(name))
+        return SensitiveFields(frozenset(names))
+
+    def _marked_in(self, topic: str) -> tuple[str, ...]:
+        """Return the fields that the types of a topic's payloads mark as sensitive."""
+        # Imported late: only what shows payloads asks.
+        from reliable_mq.contract.payloads import payload_type_of  # noqa: PLC0415
+        from reliable_mq.contract.sensitive_marks import marked_names  # noqa: PLC0415
+
+        kinds = [self.sent[topic]] if topic in self.sent else []
+        kinds += [payload_type_of(each.plan) for each in self.consumers if each.topic == topic]
+        known = self._marked.get(topic)
+        if known is None or known[0] != self._round:
+            marked = (marked_names(kind) for kind in kinds if kind not in (None, Any))
+            names = checked_names(tuple(chain.from_iterable(marked))[:NAMES_MAX], f"topic {topic}")
+            self._marked[topic] = known = (self._round, names)
+        return known[1]
 
     def groups_of(self, topic: str, tag: str) -> tuple[str, ...]:
         """See `ReliableMQ.groups_of`."""

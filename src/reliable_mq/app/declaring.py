@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, over
 
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
-from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers
+from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers, TopicOptions
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.errors import UsageError
@@ -74,26 +74,14 @@ class Declaring:
         return tuple(each.group for each in self._declared.consumers)
 
     @overload
-    def topic(
-        self, name: str, *, groups: Sequence[str] | None = None, envelope: str | None = None
-    ) -> str: ...
+    def topic(self, name: str, **options: Unpack[TopicOptions]) -> str: ...
     @overload
     def topic(
-        self,
-        name: str,
-        *,
-        payload: type[T],
-        groups: Sequence[str] | None = None,
-        envelope: str | None = None,
+        self, name: str, *, payload: type[T], **options: Unpack[TopicOptions]
     ) -> Topic[T]: ...
     @overload
     def topic(
-        self,
-        name: str,
-        *,
-        payload: UnionType,
-        groups: Sequence[str] | None = None,
-        envelope: str | None = None,
+        self, name: str, *, payload: UnionType, **options: Unpack[TopicOptions]
     ) -> Topic[Any]: ...
     @names_checked
     def topic(
@@ -103,6 +91,7 @@ class Declaring:
         payload: Any = None,
         groups: Sequence[str] | None = None,
         envelope: str | None = None,
+        sensitive: Sequence[str] = (),
     ) -> str | Topic[Any]:
         """Declare a managed topic and the consumer groups its messages must reach.
 
@@ -123,6 +112,9 @@ class Declaring:
                 are properties. "cloudevents-structured" puts attributes and payload into a JSON
                 object. Consumers of the topic get the payload as before, in either mode and from
                 any sender; `CloudEvent.of(message)` has the attributes. Default None: no envelope.
+            sensitive: the fields whose values the console and commands show masked, at any depth:
+                "card_number", or "customer.email" for the field of an object; "*": no payload is
+                shown. See the setting `sensitive`, too. Each call adds its names.
 
         Raises:
             ConfigurationError: a name is not legal.
@@ -132,7 +124,7 @@ class Declaring:
         if payload is not None:
             decoder_of(payload, f"topic {name}")
         wrap = None if envelope is None else envelope_of(envelope, self.name)
-        self._declared.topic(name, groups, payload, wrap)
+        self._declared.topic(name, groups, payload, wrap, sensitive)
         return name if payload is None else Topic(name, payload)
 
     @property

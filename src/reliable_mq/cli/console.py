@@ -26,6 +26,43 @@ from reliable_mq.limits import PORT_MAX
 SECRET_VARIABLE = "RELIABLE_MQ_CONSOLE_SECRET"  # noqa: S105 - the name of a variable
 PASSWORD_LENGTH_MIN = 8
 
+Users = Annotated[
+    Path | None,
+    typer.Option(
+        help="The users who may log in: config/access.json of a broker, or a file of"
+        " --add-user. Default: nobody logs in, at 127.0.0.1 only.",
+        show_default=False,
+    ),
+]
+AddUser = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="Write this user into --users, and end; it asks for the password."
+    ),
+]
+TraceUrl = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Address of a trace, with {trace_id}: the page of a message has the link. Default:"
+        " no link.",
+        show_default=False,
+    ),
+]
+Stores = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]DIR",
+        help="Store directory of a broker at this machine: a message is read there while its"
+        " broker is away. Repeat it for several brokers.",
+        show_default=False,
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="The folder of reconcile --out: its runs are listed.", show_default=False),
+]
+
 
 @takes_options_of(options.named_place_of, "place")
 def command(
@@ -34,23 +71,14 @@ def command(
     broker: options.Broker = "",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0: a free one.", min=0, max=PORT_MAX)] = 8080,
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            help="The users who may log in: config/access.json of a broker, or a file of"
-            " --add-user. Default: nobody logs in, at 127.0.0.1 only.",
-            show_default=False,
-        ),
-    ] = None,
-    add_user: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Write this user into --users, and end; it asks for the password."
-        ),
-    ] = "",
+    users: Users = None,
+    add_user: AddUser = "",
     role: Annotated[
         str, typer.Option(help="The role of --add-user: viewer, operator or admin.")
     ] = "viewer",
+    trace_url: TraceUrl = "",
+    store: Stores = None,
+    runs: Runs = None,
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -78,7 +106,15 @@ def command(
     log_options.write_log(log_format, log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)
-    app = console_app(mq, users=users, broker=broker, secret=os.environ.get(SECRET_VARIABLE, ""))
+    app = console_app(
+        mq,
+        users=users,
+        broker=broker,
+        secret=os.environ.get(SECRET_VARIABLE, ""),
+        trace_url=trace_url,
+        runs=runs,
+        stores=store or (),
+    )
     try:
         asyncio.run(_serve(uvicorn, app, host, port))
     finally:

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
@@ -33,7 +33,8 @@ from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.database.sql_urls import shown_url
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.settings import MAIN_DATABASE
+from reliable_mq.sensitive import SensitiveFields, checked_names
+from reliable_mq.settings import MAIN_DATABASE, load_settings
 
 Db = Annotated[
     str,
@@ -182,6 +183,15 @@ def loaded(application: str) -> ReliableMQ:
     return load_application(application)
 
 
+SensitiveOf = Callable[[str], SensitiveFields]
+"""Returns the sensitive fields of the payloads of a topic."""
+
+
+def sensitive_by_settings(_topic: str) -> SensitiveFields:
+    """Return the sensitive fields that the environment names for all topics."""
+    return SensitiveFields(frozenset(checked_names(load_settings().sensitive, "settings")))
+
+
 class OpenedDatabase(NamedTuple):
     """The database that the options name.
 
@@ -189,6 +199,7 @@ class OpenedDatabase(NamedTuple):
     servers; "": unknown. `client`: settings to connect to them, from the application or, without
     one, from the environment. `topics`: those that the application declares or consumes. `groups`:
     its consumer groups, and those that its topics must reach; None: there is no application.
+    `sensitive_of`: returns the sensitive fields of a topic's payloads.
     """
 
     database: Database
@@ -197,6 +208,7 @@ class OpenedDatabase(NamedTuple):
     client: ClientSettings
     topics: tuple[str, ...] = ()
     groups: frozenset[str] | None = None
+    sensitive_of: SensitiveOf = sensitive_by_settings
 
 
 @contextmanager
@@ -218,16 +230,20 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         client, broker = of_environment(), broker or os.environ.get(BROKER_VARIABLE, "")
         topics: tuple[str, ...] = ()
         groups: frozenset[str] | None = None
+        sensitive_of: SensitiveOf = sensitive_by_settings
     else:
         mq = loaded(place.application)
         client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
         topics, groups = mq.topics, mq._declared.groups
+        sensitive_of = mq._declared.sensitive_of
     database = databases[name or next(iter(databases))]
     try:
         for each in databases.values():
             each.check_file()
-        yield OpenedDatabase(database, databases, broker, client, topics, groups)
+        yield OpenedDatabase(
+            *(database, databases, broker, client, topics, groups), sensitive_of=sensitive_of
+        )
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error

@@ -17,7 +17,7 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import of_all_tenants, reachable
 from reliable_mq.cli.commands import VerbCommands
-from reliable_mq.cli.database_options import opened
+from reliable_mq.cli.database_options import SensitiveOf, opened, sensitive_by_settings
 from reliable_mq.cli.found_messages import utc_now
 from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
@@ -107,7 +107,7 @@ def list_(
 
     With --app: those of its consumer groups and of its messages, unless --group names another.
     """
-    with _known(place, broker) as (known, own):
+    with _known(place, broker) as (known, own, _):
         found = known.matching(wanted, everything=also_settled)
         found = _of_application(found, None if all_groups or wanted.group else own)
     dead_letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
@@ -128,16 +128,16 @@ def show(
     as_json: printing.AsJson = False,
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
-    with _known(place, broker) as (known, _):
+    with _known(place, broker) as (known, _, sensitive_of):
         dead_letters = known.of_ids([message_id], group)
     if not dead_letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
     rows = []
     for each in dead_letters:
-        text = each.message.body.decode("utf-8", "backslashreplace")
+        fields = sensitive_of(each.topic)
+        properties = fields.masked_headers(dict(sorted(each.message.properties.items())))
         rows.append(
-            _row(each)
-            | {"content": text, "properties": dict(sorted(each.message.properties.items()))}
+            _row(each) | {"content": fields.shown(each.message.body), "properties": properties}
         )
     if as_json:
         say_json(rows)
@@ -186,7 +186,7 @@ def retry(
         )
     if (note or by) and not place.is_known:
         raise UsageError("--note and --by are stored in an audit: give --app or --db, too")
-    with _known(place, broker) as (known, groups):
+    with _known(place, broker) as (known, groups, _):
         own = None if all_groups or wanted.group else groups
         refused: Outcome = {}
         if message_ids:
@@ -255,22 +255,24 @@ def _print_refused(refused: Outcome) -> None:
 @contextmanager
 def _known(
     place: options.Place, broker: str
-) -> Iterator[tuple[DeadLetterActions, frozenset[str] | None]]:
+) -> Iterator[tuple[DeadLetterActions, frozenset[str] | None, SensitiveOf]]:
     """Open the dead letters, with what the databases of the options know about them.
 
-    Yields them, and the groups of the application; None: no application is named.
+    Yields them, and the groups of the application; None: no application is named. And what returns
+    the sensitive fields of a topic.
     """
     if not place.is_known:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
             raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
-        yield DeadLetterActions({}, reachable(broker), of_all_tenants()), None
+        alone = DeadLetterActions({}, reachable(broker), of_all_tenants())
+        yield alone, None, sensitive_by_settings
         return
     with opened(place, broker=broker) as found:
         if not found.broker:
             raise UsageError("dead letters are at the broker: give --app, or --broker HOST:PORT")
         actions = DeadLetterActions(found.databases, reachable(found.broker), found.client)
-        yield actions, found.groups
+        yield actions, found.groups, found.sensitive_of
 
 
 def _preview(dead_letters: Sequence[DeadLetter], *, as_json: bool) -> None:

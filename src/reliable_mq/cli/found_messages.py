@@ -1,8 +1,9 @@
-"""Finds the messages that a person means: by message id, or by business key.
+"""Finds the messages that a person means: by message id, business key or header.
 
 Receives one text. Asks the databases first, and the brokers for what no database knows.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -60,7 +61,7 @@ def _history(database: Database, message_id: str, seconds: float) -> MessageHist
 
 
 def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> list[str]:
-    """Return the ids of the messages with an id or a business key; none: no ledger knows one.
+    """Return the ids of the messages with an id, a key or a header; none: no ledger knows one.
 
     Args:
         databases: those that are asked.
@@ -69,7 +70,8 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
     """
     if not history_of(databases, text).is_empty:
         return [text]
-    return ids_by_key(databases, text) or ids_at_brokers(found, text)
+    known = ids_by_key(databases, text) or ids_at_brokers(found, text)
+    return known or ids_by_header(databases, text)
 
 
 def ids_by_key(
@@ -102,6 +104,58 @@ def _escalated(connection: Connection, database: Database, key: str) -> list[str
     column = database.escalations.c
     wanted = select(column.message_id).where(column.message_key == key).limit(MATCHES_MAX)
     return list(connection.execute(wanted).scalars())
+
+
+HEADER_STUBS, HEADER_LENGTH_MIN = 20_000, 6
+"""A header is looked for in so many of the newest stubs, if it has so many characters."""
+
+
+def ids_by_header(
+    databases: Iterable[Database], text: str, seconds: float = PATIENT_SECONDS
+) -> list[str]:
+    """Return the ids of the newest messages that have a text as a header, as a correlation id.
+
+    A trace id is found, too, in `traceparent`. No index has headers: so only the newest
+    `HEADER_STUBS` of each database are looked at.
+
+    Args:
+        databases: those that are asked.
+        text: the whole value of a header, or a trace id.
+        seconds: PostgreSQL ends a statement after this time.
+    """
+    if len(text) < HEADER_LENGTH_MIN:
+        return []
+    written = json.dumps(text)[1:-1]
+    found: dict[str, None] = {}
+    for database in databases:
+        column = database.stubs.c
+        newest = (
+            select(column.seq, column.message_id, column.properties)
+            .order_by(column.seq.desc())
+            .limit(HEADER_STUBS)
+            .subquery()
+        )
+        wanted = (
+            select(newest.c.message_id, newest.c.properties)
+            .where(newest.c.properties.contains(written, autoescape=True))
+            .order_by(newest.c.seq.desc())
+            .limit(2 * MATCHES_MAX)
+        )
+        with database.forgiving_engine.begin() as connection:
+            limit_statements(connection, seconds)
+            rows = connection.execute(wanted).all()
+        found |= dict.fromkeys(row.message_id for row in rows if _has_header(row.properties, text))
+    return list(found)[:MATCHES_MAX]
+
+
+def _has_header(properties: str, text: str) -> bool:
+    try:
+        headers = json.loads(properties)
+    except ValueError:
+        return False
+    if not isinstance(headers, dict):
+        return False
+    return text in headers.values() or f"-{text}-" in str(headers.get("traceparent", ""))
 
 
 def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:

@@ -84,6 +84,7 @@ def show(
         ids = ids_of(asked, found, message_id) or [message_id]
         histories = {each: history_of(asked, each) for each in ids}
         topics, place_of_hints = found.topics, place.found_by
+        sensitive_of = found.sensitive_of
     if len(ids) > 1:
         _print_matches(message_id, histories, place_of_hints, as_json=as_json)
         return
@@ -104,7 +105,8 @@ def show(
     state = standing(only, history, records, place_of_hints, flying(pops, now))
     moments = timeline(history, records, entries_of(pops, now))
     moments += [TimelineEntry(None, "broker", why) for why in (unasked, *missing) if why]
-    _print(only, history, moments, pops, state, as_json=as_json)
+    topic = history.stub["topic"] if history.stub is not None else ""
+    _print(only, readable(history, sensitive_of(topic)), moments, pops, state, as_json=as_json)
     if is_away:
         raise typer.Exit(FAILED)
 
@@ -152,16 +154,15 @@ def _print_matches(
 
 def _print(
     message_id: str,
-    history: MessageHistory,
+    shown: dict[str, Any],
     moments: Sequence[TimelineEntry],
     pops: Sequence[HandedOut],
     state: Standing,
     *,
     as_json: bool,
 ) -> None:
-    shown = readable(history)
     if as_json:
-        if history.stub is not None:
+        if "required_groups" in shown:
             shown["required_groups"] = list(groups_of(shown["required_groups"]))
         shown["message_id"] = message_id
         shown["state"] = state.text

@@ -1,7 +1,7 @@
 """`console_app` returns the console as an ASGI application; `mount` puts it into another one."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +24,15 @@ from starlette.middleware import Middleware  # noqa: E402
 
 from reliable_mq.console.asyncio_threads import in_thread  # noqa: E402
 from reliable_mq.console.doing import Doing  # noqa: E402
+from reliable_mq.console.file_records import stores_of  # noqa: E402
+from reliable_mq.console.file_runs import RUN_FILES  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
+from reliable_mq.console.saved_filters import SavedFilters  # noqa: E402
 from reliable_mq.console.sessions import Seal  # noqa: E402
 from reliable_mq.console.sources import ConsoleSources  # noqa: E402
+from reliable_mq.console.trace_links import checked_template  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
 from reliable_mq.console.work import Works  # noqa: E402
 
@@ -40,6 +44,9 @@ def console_app(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    trace_url: str = "",
+    runs: Path | str | None = None,
+    stores: Sequence[str] = (),
 ) -> Starlette:
     """Return the console of an application as an ASGI application.
 
@@ -53,17 +60,27 @@ def console_app(
             own log-in.
         broker: name servers; "": those of the application.
         secret: signs the sessions. Processes that serve one console share it. "": a new one.
+        trace_url: the address of a trace, with the placeholder `{trace_id}`, and `{span_id}` if it
+            needs it; "": traces are shown without a link.
+        runs: the folder of `reconcile --out`: its runs are listed, too.
+        stores: folders of brokers' stores at this machine, as "broker-a=DIR" or "DIR": a message
+            is read there while its broker is away.
 
     Raises:
-        ConfigurationError: the file of users cannot be read, or both ways in are given.
+        ConfigurationError: the file of users cannot be read, both ways in are given, `trace_url` is
+            no address with the placeholder, or a folder is not there.
         ExtraMissing: the extra `console` is not installed.
     """
     if users is not None and allow is not None:
         raise ConfigurationError("give either users= or allow=")
     door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
-    sources = ConsoleSources(mq, broker=broker)
+    folder = Path(runs) if runs else None
+    if folder is not None and not folder.is_dir():
+        raise ConfigurationError(f"--runs {folder}: there is no such folder")
+    sources = ConsoleSources(mq, broker=broker, runs=folder, stores=stores_of(stores))
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
-    render, works = Renderer(mq.name), Works()
+    hidden = () if folder is not None else (RUN_FILES.name,)
+    render, works = Renderer(mq.name, checked_template(trace_url), hidden), Works()
     pages = Pages(sources, render, _metrics_of(mq))
     doing = Doing(sources, render, seal, works)
 
@@ -74,7 +91,7 @@ def console_app(
         await in_thread(sources.close)
 
     return Starlette(
-        routes=[*pages.routes(), *doing.routes()],
+        routes=[*pages.routes(), *doing.routes(), *SavedFilters(sources).routes()],
         middleware=[Middleware(PageGuard, door=door, seal=seal)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
@@ -90,6 +107,9 @@ def mount(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    trace_url: str = "",
+    runs: Path | str | None = None,
+    stores: Sequence[str] = (),
 ) -> None:
     """Mount the console into an application of Starlette or FastAPI.
 
@@ -101,6 +121,9 @@ def mount(
         allow: see `console_app`.
         broker: see `console_app`.
         secret: see `console_app`.
+        trace_url: see `console_app`.
+        runs: see `console_app`.
+        stores: see `console_app`.
 
     Raises:
         ConfigurationError: nobody says who may see it. The address at which the application is
@@ -111,7 +134,17 @@ def mount(
             "a mounted console needs users= (a file) or allow= (a function): else everybody who"
             " reaches the application could use it"
         )
-    app.mount(path, console_app(mq, users=users, allow=allow, broker=broker, secret=secret))
+    console = console_app(
+        mq,
+        users=users,
+        allow=allow,
+        broker=broker,
+        secret=secret,
+        trace_url=trace_url,
+        runs=runs,
+        stores=stores,
+    )
+    app.mount(path, console)
 
 
 def _metrics_of(mq: ReliableMQ) -> Any:

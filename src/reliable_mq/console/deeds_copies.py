@@ -13,6 +13,7 @@ from reliable_mq.escalate.dead_letter import DeadLetter
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.message_checks import OWN_FIELDS
 from reliable_mq.message_digest import NOT_COVERED
+from reliable_mq.sensitive import MaskMisplaced
 
 COPY_OF = "copy_of"
 """The user property of a copy: the id of the message that it was made of."""
@@ -29,20 +30,42 @@ def letter_to_copy(sources: ConsoleSources, chosen: Chosen) -> DeadLetter:
     found = dead_letter_actions(sources).of_ids([message_id], group) if message_id else []
     if len(found) != 1:
         raise NothingToDo(f"group {group} has no dead letter {message_id}")
-    text_of(found[0])
+    text_of(sources, found[0])
     return found[0]
 
 
-def text_of(dead_letter: DeadLetter) -> str:
-    """Return the payload of a dead letter as text.
+def text_of(sources: ConsoleSources, dead_letter: DeadLetter) -> str:
+    """Return the payload of a dead letter as text. Its sensitive fields are masked.
 
     Raises:
-        NothingToDo: it is no text.
+        NothingToDo: it is no text, or it cannot be shown.
     """
+    fields, body = sources.mq._declared.sensitive_of(dead_letter.topic), dead_letter.message.body
+    if fields:
+        text = fields.masked(body)
+        if text is None:
+            raise NothingToDo(
+                "its topic has sensitive fields, and its payload cannot be looked into: a form"
+                " cannot show it. Deliver the dead letter again as it is"
+            )
+        return text
     try:
-        return dead_letter.message.body.decode()
+        return body.decode()
     except UnicodeDecodeError as error:
         raise NothingToDo("its payload is no text: a form cannot change it") from error
+
+
+def _whole(sources: ConsoleSources, dead_letter: DeadLetter, edited: str) -> str:
+    """Return a changed payload in which each mask is the value of the dead letter again.
+
+    Raises:
+        NothingToDo: a mask is at another place.
+    """
+    fields = sources.mq._declared.sensitive_of(dead_letter.topic)
+    try:
+        return fields.restored(edited, dead_letter.message.body)
+    except MaskMisplaced as error:
+        raise NothingToDo(str(error)) from error
 
 
 def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
@@ -50,7 +73,8 @@ def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
     body = chosen.more.get("body", "")
     if not body.strip():
         raise NothingToDo("the payload is empty; RocketMQ carries no message without a body")
-    is_same = body == text_of(letter)
+    whole = _whole(sources, letter, body).encode()
+    is_same = whole == letter.message.body
     payload = "the same payload" if is_same else "a changed payload"
     return Preview(
         total=1,
@@ -74,6 +98,7 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
     chosen = sealed.chosen
     try:
         letter = letter_to_copy(sources, chosen)
+        body = _whole(sources, letter, chosen.more["body"]).encode()
     except NothingToDo:
         letter = None
     if letter is None or letter.time != sealed.preview.seen_at:
@@ -94,7 +119,7 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
                 return
             message_id = tx.send(
                 letter.topic,
-                chosen.more["body"].encode(),
+                body,
                 tag=message.tag,
                 key=message.keys[0] if message.keys else "",
                 ordering_key=message.ordering_key,

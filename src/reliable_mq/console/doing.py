@@ -179,7 +179,8 @@ class Doing:
             group=letter.group,
             message_id=letter.message.message_id,
             reason=letter.reason,
-            body=text_of(letter),
+            body=text_of(self._sources, letter),
+            is_masked=bool(self._sources.mq._declared.sensitive_of(letter.topic)),
         )
 
     async def start(self, request: Request) -> Response:

@@ -121,15 +121,18 @@ class PageGuard:
 
     def cookie(self, request: Request, session: LogInSession) -> str:
         """Return the header that sets the cookie of a session."""
+        name, text = self._seal.cookie_name, self._seal.cookie(session)
+        return self.cookie_of(request, name, text, int(SESSION_SECONDS))
+
+    @staticmethod
+    def cookie_of(request: Request, name: str, text: str, seconds: int) -> str:
+        """Return the header that sets a cookie for the pages of this console."""
         path = request.scope.get("root_path", "") or "/"
         # A proxy with TLS says it. Who forges it only makes the cookie of their own stricter.
         proxied = request.headers.get("x-forwarded-proto", "")
         secure = "; Secure" if "https" in (request.scope.get("scheme"), proxied) else ""
         # Lax: a link in a chat leads to the page. No request that changes something is a GET.
-        return (
-            f"{self._seal.cookie_name}={self._seal.cookie(session)}; Path={path}; HttpOnly;"
-            f" SameSite=Lax; Max-Age={int(SESSION_SECONDS)}{secure}"
-        )
+        return f"{name}={text}; Path={path}; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}"
 
     def _refused_or_fault(self, request: Request, session: LogInSession) -> Response | None:
         try:

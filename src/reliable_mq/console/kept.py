@@ -60,13 +60,17 @@ class KeptValue(Generic[T]):
         self._read_at = self._next_at = clock()
         self._fault = ""
 
-    def look(self) -> Reading[T]:
-        """Return the last value; begin a reading if it is old, and wait a moment for its end."""
+    def begin(self) -> threading.Event | None:
+        """Begin a reading if the last value is old. Return its end; None: none is under way."""
         with self._lock:
             if self._reading is None and self._clock() >= self._next_at:
                 self._reading = threading.Event()
                 threading.Thread(target=self._run, name="reliable-mq-console", daemon=True).start()
-            running = self._reading
+            return self._reading
+
+    def look(self) -> Reading[T]:
+        """Return the last value; begin a reading if it is old, and wait a moment for its end."""
+        running = self.begin()
         is_late = running is not None and not running.wait(self._patience)
         with self._lock:
             age = self._clock() - self._read_at

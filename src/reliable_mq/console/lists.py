@@ -41,8 +41,8 @@ class ListColumn(NamedTuple):
     """A column: the name in a row, its heading, and how it is shown.
 
     `kind`: "text", "long" (a text that needs room), "message" (an id that leads to its timeline),
-    "run" or "group" (a name that leads to its findings or queues), "time", "number", "words" (a
-    list of them) or "state".
+    "run", "run_file" or "group" (a name that leads to its findings or queues), "report" (a run
+    whose report is downloaded), "time", "number", "words" (a list of them) or "state".
     """
 
     name: str

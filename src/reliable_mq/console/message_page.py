@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,16 +10,18 @@ from sqlalchemy import select
 
 from reliable_mq.cli.found_messages import NOT_REACHED, records_of
 from reliable_mq.cli.message_standing import Standing, standing
+from reliable_mq.console.file_records import record_in
 from reliable_mq.console.list_runs import json_object
 from reliable_mq.console.payloads import Payload, payload_of
 from reliable_mq.console.search import known_of
-from reliable_mq.console.sources import ConsoleSources, ask
+from reliable_mq.console.sources import PART_SECONDS, ConsoleSources, ask
 from reliable_mq.console.stations import GroupStory, Station, group_stories, stations
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
 from reliable_mq.measuring.sql_last_run import LastRun
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.plain_text import printable
+from reliable_mq.sensitive import SensitiveFields
 
 SIBLINGS_MAX = 20
 _NEAR_ROWS = 200
@@ -50,7 +53,10 @@ class KnownFinding(NamedTuple):
 
 
 class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, as its page shows it. `away`: a line for each source that could not be asked."""
+    """A message, as its page shows it. `away`: a line for each source that could not be asked.
+
+    `read_from`: what was read from a store's files, in a sentence; "": nothing.
+    """
 
     message_id: str
     is_known: bool
@@ -66,6 +72,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     of_key: list[Sibling]
     findings: list[KnownFinding]
     away: list[str]
+    read_from: str
 
 
 def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
@@ -84,8 +91,13 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         records, unasked = answer.value
         if unasked:
             lines.append(f"Broker: {unasked.removeprefix(f'{NOT_REACHED}: ')}")
+    read_from = ""
+    if not records and sources.stores:
+        records, read_from = _from_stores(sources, history, message_id)
     stub: Mapping[str, Any] = history.stub or {}
-    properties = _properties(stub, records)
+    topic = stub.get("topic") or next((each.topic for each in records), "")
+    fields = sources.mq._declared.sensitive_of(topic)
+    properties = fields.masked_headers(_properties(stub, records))
     return MessageStory(
         message_id=message_id,
         is_known=not history.is_empty or bool(records),
@@ -97,12 +109,32 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         | ({"status": status_text(stub["status"])} if stub else {}),
         properties=properties,
         trace=properties.get(_TRACE[0], ""),
-        payload=_payload(stub, records),
+        payload=_payload(stub, records, fields),
         of_transaction=_of_transaction(sources, history),
         of_key=_of_key(sources, history, message_id, lines),
         findings=_findings(history),
         away=lines,
+        read_from=read_from,
     )
+
+
+def _from_stores(
+    sources: ConsoleSources, history: MessageHistory, message_id: str
+) -> tuple[Sequence[ReceivedMessage], str]:
+    """Return the record from the files of a store, and what was read there, in a sentence."""
+    places = [row for row in (history.stub, *history.logs) if row and row["broker_name"]]
+    said = ""
+    for row in places:
+        store = sources.stores.get(row["broker_name"]) or sources.stores.get("")
+        if store is None:
+            continue
+        queue = MessageQueue(sources.whole_name(row["topic"]), row["broker_name"], row["queue_id"])
+        answer = ask(partial(record_in, store, queue, row["offset"]), PART_SECONDS)
+        if answer.value is None:
+            said = f"Not read from a store: {answer.fault}."
+        elif answer.value.message_id == message_id:
+            return [answer.value], f"What the broker keeps was read from its store, {store}."
+    return (), said
 
 
 def _findings(history: MessageHistory) -> list[KnownFinding]:
@@ -135,11 +167,13 @@ def _properties(stub: Mapping[str, Any], records: Sequence[ReceivedMessage]) -> 
     return {str(name): str(value) for name, value in sorted(known.items())}
 
 
-def _payload(stub: Mapping[str, Any], records: Sequence[ReceivedMessage]) -> Payload | None:
+def _payload(
+    stub: Mapping[str, Any], records: Sequence[ReceivedMessage], fields: SensitiveFields
+) -> Payload | None:
     if stub:
-        return payload_of(bytes(stub["content"]), stub["content_type"])
+        return payload_of(bytes(stub["content"]), stub["content_type"], fields)
     if records:
-        return payload_of(records[0].body, records[0].content_type)
+        return payload_of(records[0].body, records[0].content_type, fields)
     return None
 
 

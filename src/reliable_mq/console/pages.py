@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
+    FileResponse,
     JSONResponse,
     RedirectResponse,
     Response,
@@ -20,6 +21,7 @@ from reliable_mq.console import signs
 from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
+from reliable_mq.console.file_runs import report_of
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
     EXPORT_ROWS,
@@ -33,9 +35,12 @@ from reliable_mq.console.lists import (
     wanted_of,
 )
 from reliable_mq.console.message_page import message_story
+from reliable_mq.console.overview_figures import day_of, latency_panel, machine_signs
 from reliable_mq.console.rendering import Renderer
+from reliable_mq.console.saved_filters import saved_filters
 from reliable_mq.console.search import TEXT_LENGTH_MAX, search
 from reliable_mq.console.sources import ConsoleSources, ask
+from reliable_mq.console.trace_links import trace_link
 from reliable_mq.measuring.sql_throughput import Happening
 
 Endpoint = Callable[[Request], Response]
@@ -43,12 +48,13 @@ LISTED = {each.name for each in ROW_LISTS}
 
 
 class MinuteTrack(NamedTuple):
-    """The counts of one station in the last hour, by minute."""
+    """The counts of one station in the last hour, by minute, and in the last day, by hour."""
 
     name: str
     counts: list[int]
     age: float
     fault: str
+    day: list[int]
 
     @property
     def last(self) -> int:
@@ -86,12 +92,14 @@ class Pages:
             Route("/readyz", threaded(self.readyz)),
             Route("/metrics", threaded(self.metrics)),
             Route("/static/{name}", self.static),
+            Route("/run-files/report", threaded(self.report)),
             *(Route(f"/{kind.name}", threaded(self._list_endpoint(kind))) for kind in ROW_LISTS),
         ]
 
     def overview(self, request: Request) -> Response:
         """Is anything wrong?"""
-        return self._render.page(request, "overview.html", **self._overview())
+        saved = saved_filters(request, self._sources.mq.name)
+        return self._render.page(request, "overview.html", saved=saved, **self._overview())
 
     def overview_live(self, request: Request) -> Response:
         """Return the part of the overview that changes."""
@@ -100,6 +108,7 @@ class Pages:
     def _overview(self) -> dict[str, Any]:
         sources, now = self._sources, datetime.now(UTC)
         is_one = len(sources.databases) == 1
+        sources.begin_all()
         found: list[signs.Sign] = []
         tracks: list[MinuteTrack] = []
         runs = []
@@ -108,17 +117,19 @@ class Pages:
             age = figures.age if figures.value is not None else None
             shown = "" if is_one else name
             found += signs.of_database(shown, figures.value, age, figures.fault, LISTED)
-            counts = kept.throughput.look()
+            counts, day = kept.throughput.look(), day_of(sources, name)
             for what in Happening:
                 values = (counts.value or {}).get(what, [])
                 title = f"{shown}: {what.value}" if shown else what.value
-                tracks.append(MinuteTrack(title, values, counts.age, counts.fault))
+                by_hour = day.get(what, [])
+                tracks.append(MinuteTrack(title, values, counts.age, counts.fault, by_hour))
             runs.append(kept.run.look())
         newest = max(runs, key=lambda each: each.value.finished.timestamp() if each.value else 0.0)
         cluster = sources.cluster.look()
         groups = cluster.value.groups if cluster.value is not None else None
         failures = cluster.value.failures if cluster.value is not None else {}
         found += signs.of_cluster(groups, failures, cluster.age, cluster.fault, LISTED)
+        found += machine_signs(sources, LISTED)
         age = newest.age if newest.value is not None else None
         found.append(signs.of_run(newest.value, now, age, newest.fault, LISTED))
         return {
@@ -126,6 +137,7 @@ class Pages:
             "worst": signs.worst(found),
             "summary": signs.summary(found),
             "tracks": tracks,
+            "latency": latency_panel(sources),
             "groups": sorted(groups or (), key=lambda each: (-each.lag, each.group))[:8],
             "has_groups": groups is not None,
             "read_at": now,
@@ -152,7 +164,8 @@ class Pages:
             raise HTTPException(400, f"id names a message: 1 to {TEXT_LENGTH_MAX} characters")
         story = message_story(self._sources, message_id)
         status = 200 if story.is_known or story.away else 404
-        return self._render.page(request, "message.html", status, story=story)
+        trace = trace_link(story.trace, self._render.trace_url)
+        return self._render.page(request, "message.html", status, story=story, trace=trace)
 
     def _list_endpoint(self, kind: RowList) -> Endpoint:
         def endpoint(request: Request) -> Response:
@@ -212,6 +225,23 @@ class Pages:
             away=away,
             found=page,
             databases=list(self._sources.databases),
+            saved=saved_filters(request, self._sources.mq.name, kind.name),
+        )
+
+    def report(self, request: Request) -> Response:
+        """Return the report of a run in a file, to download: it has styles of its own."""
+        folder, run_id = self._sources.runs, request.query_params.get("run", "")
+        answer = ask(lambda: folder and report_of(folder, run_id))
+        if answer.fault:
+            raise HTTPException(503, answer.fault)
+        if not answer.value:
+            raise HTTPException(404, "there is no report of such a run")
+        policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        return FileResponse(
+            answer.value,
+            filename=f"{answer.value.parent.name}.html",
+            media_type="text/html",
+            headers={"Content-Security-Policy": policy},
         )
 
     def log_in_page(self, request: Request) -> Response:

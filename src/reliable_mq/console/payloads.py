@@ -1,13 +1,15 @@
 """Shows the body of a message to a person, by its type. Pure.
 
 Receives bytes and a media type. Returns text: JSON in lines, text as it is, or bytes as hexadecimal
-digits. Never more than 64 KiB of the body.
+digits. Never more than 64 KiB of the body. Sensitive fields are masked, and a body that cannot be
+looked into is not shown then.
 """
 
 import json
 from typing import NamedTuple
 
 from reliable_mq.plain_text import printable_lines
+from reliable_mq.sensitive import NOTHING_SENSITIVE, SensitiveFields
 
 SHOWN_BYTES_MAX = 65_536
 _HEX_WIDTH = 16
@@ -15,12 +17,18 @@ _HEX_BYTES_MAX = 4_096
 
 
 class Payload(NamedTuple):
-    """A body for a page. `size`: all its bytes. `shown`: how many of them are shown."""
+    """A body for a page.
+
+    `size`: all its bytes. `shown`: how many of them are shown. `is_masked`: sensitive fields have
+    masks. `is_hidden`: nothing is shown, because it may have sensitive fields.
+    """
 
     kind: str
     text: str
     size: int
     shown: int
+    is_masked: bool = False
+    is_hidden: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -28,8 +36,21 @@ class Payload(NamedTuple):
         return self.shown < self.size
 
 
-def payload_of(body: bytes, content_type: str = "") -> Payload:
+def payload_of(
+    body: bytes, content_type: str = "", fields: SensitiveFields = NOTHING_SENSITIVE
+) -> Payload:
     """Return a body as a page shows it."""
+    if not fields:
+        return _as_it_is(body, content_type)
+    masked = fields.masked(body)
+    if masked is None:
+        return Payload("payload", "", len(body), 0, is_hidden=True)
+    found = _as_it_is(masked.encode(), content_type)
+    shown = min(found.shown, len(body)) if found.is_cut else len(body)
+    return found._replace(size=len(body), shown=shown, is_masked=masked.encode() != body)
+
+
+def _as_it_is(body: bytes, content_type: str) -> Payload:
     size, part = len(body), body[:SHOWN_BYTES_MAX]
     try:
         text = part.decode()

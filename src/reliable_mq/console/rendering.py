@@ -1,7 +1,7 @@
 """Makes pages from templates. All text is escaped; unprintable characters are shown as escapes."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,14 @@ def bytes_text(count: int) -> str:
     return f"{count} bytes"
 
 
-def spark(counts: list[int], width: int = 240, height: int = 40) -> str:
+def took(seconds: float) -> str:
+    """Return how long something took: "340 ms", "1.2 s", "5 min"."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else span(seconds)
+
+
+def spark(counts: Sequence[float], width: int = 240, height: int = 40) -> str:
     """Return the points of a line through counts, the oldest at the left."""
     top = max(max(counts, default=0), 1)
     step = width / max(len(counts) - 1, 1)
@@ -84,9 +91,12 @@ class Renderer:
 
     Args:
         application: the name of the application, for the head of each page.
+        trace_url: the address of a trace, see `trace_links`; "": there is none.
+        hidden: the names of lists that the menu leaves out.
     """
 
-    def __init__(self, application: str) -> None:
+    def __init__(self, application: str, trace_url: str = "", hidden: Collection[str] = ()) -> None:
+        self.trace_url = trace_url
         self.files = static_files()
         self.version = version_of(self.files)
         environment = Environment(
@@ -104,11 +114,12 @@ class Renderer:
             "span": span,
             "bytes": bytes_text,
             "spark": spark,
+            "took": took,
         }
         environment.globals |= {
             "application": application,
             "version": self.version,
-            "lists": ROW_LISTS,
+            "lists": [each for each in ROW_LISTS if each.name not in hidden],
             "address": address,
         }
         self._environment = environment

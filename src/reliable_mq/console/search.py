@@ -1,7 +1,7 @@
 """Finds what a person types into the one search box: messages, topics and consumer groups.
 
-A message is found by its id, its business key, or its offset id. What is away is named, and what
-the others know is shown.
+A message is found by its id, its business key, its offset id, or a header, such as a correlation
+id. What is away is named, and what the others know is shown.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from reliable_mq.cli.found_messages import (
     history_of,
     ids_at_brokers,
+    ids_by_header,
     ids_by_key,
     overview,
 )
@@ -39,12 +40,16 @@ class Match(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What was found. `away`: a line for each source that could not be asked."""
+    """What was found. `away`: a line for each source that could not be asked.
+
+    `by_header`: the messages have the text as a header, and no ledger knows it as an id or a key.
+    """
 
     messages: tuple[Match, ...]
     topics: tuple[str, ...]
     groups: tuple[str, ...]
     away: tuple[str, ...]
+    by_header: bool = False
 
 
 class Known(NamedTuple):
@@ -79,9 +84,12 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
     away: dict[str, None] = {}
     known = known_of(sources, text)
     away |= dict.fromkeys(known.away)
+    by_header: list[str] = []
     histories = {} if known.history.is_empty else {text: known.history}
     if not histories:
-        for each in _ids(sources, text, away):
+        ids = _ids(sources, text, away)
+        by_header = [] if ids else _ids_by_header(sources, text, away)
+        for each in ids or by_header:
             found = known_of(sources, each)
             away |= dict.fromkeys(found.away)
             histories[each] = found.history
@@ -93,6 +101,7 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
         tuple(_named(sources.mq.topics, text)),
         tuple(_named(groups, text)),
         tuple(away),
+        bool(by_header),
     )
 
 
@@ -134,6 +143,25 @@ def _by_key(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[
     def read() -> list[str]:
         with sources.place(name):
             return ids_by_key([sources.databases[name]], text, KEY_SECONDS)
+
+    return read
+
+
+def _ids_by_header(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the ids of the newest messages with a text as a header, in all databases."""
+    found: dict[str, None] = {}
+    for name in sources.databases:
+        answer = ask(_by_header(sources, name, text))
+        if answer.value is None:
+            away[f"Database {name}, by header: {answer.fault}"] = None
+        found |= dict.fromkeys(answer.value or ())
+    return list(found)
+
+
+def _by_header(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
+    def read() -> list[str]:
+        with sources.place(name):
+            return ids_by_header([sources.databases[name]], text, KEY_SECONDS)
 
     return read
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -18,11 +20,13 @@ from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli.database_options import OpenedDatabase
 from reliable_mq.cli.found_messages import why_not_asked
 from reliable_mq.cli.remote_words import words_of
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
 from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.thread_client import Client
+from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.kept import KeptValue
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
@@ -30,16 +34,23 @@ from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.errors import ReliableMQError, Unavailable
 from reliable_mq.measuring.sql_figures import SqlFigures
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
-from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
+from reliable_mq.measuring.sql_latency import LatencySample, Leg, LegTimes, SqlLatency
+from reliable_mq.measuring.sql_machines import Machines, machines_of
+from reliable_mq.measuring.sql_throughput import HOUR, Happening, SqlThroughput
 from reliable_mq.telemetry.families import Sample
 
 T = TypeVar("T")
 
 ANSWER_SECONDS = 8.0
 """A page waits for a source for this time."""
+PART_SECONDS = 3.5
+"""A page that asks two sources, one after the other, waits for each for this time."""
 STATEMENT_SECONDS = 5.0
 """PostgreSQL ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
+BROKERS_SECONDS, MACHINES_SECONDS, LATENCY_SECONDS, DAY_SECONDS = 15.0, 15.0, 30.0, 300.0
+LESS_PATIENCE = 0.5
+"""A page waits so long for what is not the first thing that a person asks."""
 
 
 class Answer(NamedTuple, Generic[T]):
@@ -61,6 +72,10 @@ class KeptOfDatabase(NamedTuple):
 
     figures: KeptValue[list[Sample]]
     throughput: KeptValue[dict[Happening, list[int]]]
+    day: KeptValue[dict[Happening, list[int]]]
+    latency: KeptValue[LatencySample]
+    at_brokers: KeptValue[dict[Leg, LegTimes]]
+    machines: KeptValue[Machines]
     run: KeptValue[LastRun | None]
 
 
@@ -72,10 +87,21 @@ class ConsoleSources:
     Args:
         mq: the application.
         broker: name servers; "": those of the application.
+        runs: the folder with runs of reconciliation; None: there is none.
+        stores: folders of brokers' stores by the names of the brokers; "": of any broker.
     """
 
-    def __init__(self, mq: ReliableMQ, *, broker: str = "") -> None:
+    def __init__(
+        self,
+        mq: ReliableMQ,
+        *,
+        broker: str = "",
+        runs: Path | None = None,
+        stores: Mapping[str, Path] | None = None,
+    ) -> None:
         self.mq = mq
+        self.runs = runs
+        self.stores = stores or {}
         self.broker = broker or mq.settings.broker
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
@@ -86,14 +112,42 @@ class ConsoleSources:
         }
         self.cluster = KeptValue(self._cluster_state, CLUSTER_SECONDS)
         wait_max = max(mq.settings.resend_waits_seconds)
+        self.brokers = KeptValue(self._cluster_facts, BROKERS_SECONDS, patience=LESS_PATIENCE)
         self.kept: dict[str, KeptOfDatabase] = {
-            name: KeptOfDatabase(
-                KeptValue(SqlFigures(name, database, wait_max).read, FIGURES_SECONDS),
-                KeptValue(SqlThroughput(database).read, THROUGHPUT_SECONDS),
-                KeptValue(_run_of(database), RUN_SECONDS),
-            )
+            name: self._kept_of(name, database, wait_max)
             for name, database in self.databases.items()
         }
+
+    def _kept_of(self, name: str, database: Database, wait_max: float) -> KeptOfDatabase:
+        hours = SqlThroughput(database, spans=24, length=HOUR)
+
+        def kept(read: Callable[[], T], seconds: float, patience: float) -> KeptValue[T]:
+            def in_place() -> T:
+                with self.place(name):
+                    return read()
+
+            return KeptValue(in_place, seconds, patience=patience)
+
+        latency = kept(SqlLatency(database).read, LATENCY_SECONDS, LESS_PATIENCE)
+        return KeptOfDatabase(
+            figures=KeptValue(SqlFigures(name, database, wait_max).read, FIGURES_SECONDS),
+            throughput=KeptValue(SqlThroughput(database).read, THROUGHPUT_SECONDS),
+            day=kept(hours.read, DAY_SECONDS, 0.0),
+            latency=latency,
+            at_brokers=KeptValue(
+                partial(self._at_brokers, latency), LATENCY_SECONDS, patience=LESS_PATIENCE
+            ),
+            machines=kept(partial(machines_of, database), MACHINES_SECONDS, LESS_PATIENCE),
+            run=KeptValue(partial(last_run, database), RUN_SECONDS),
+        )
+
+    def begin_all(self) -> None:
+        """Begin all readings that are old: they run at once, and a page waits for the slowest."""
+        for kept in self.kept.values():
+            for each in kept:
+                each.begin()
+        self.cluster.begin()
+        self.brokers.begin()
 
     @property
     def databases(self) -> Mapping[str, Database]:
@@ -186,6 +240,21 @@ class ConsoleSources:
             answers.value, {name: words_of(error) for name, error in answers.failures.items()}
         )
 
+    def _cluster_facts(self) -> ClusterFacts:
+        with self.client() as client:
+            return client.cluster_facts()
+
+    def _at_brokers(self, latency: KeptValue[LatencySample]) -> dict[Leg, LegTimes]:
+        """Ask brokers for the newest messages that a database has the deliveries of."""
+        running = latency.begin()
+        if running is not None:
+            running.wait(STATEMENT_SECONDS)
+        sample = latency.look().value
+        if self.why_no_cluster or sample is None or not sample.newest:
+            return {}
+        with self.admin() as admin:
+            return broker_legs(admin, sample.newest, self.whole_name)
+
     def close(self) -> None:
         """Close the client of the cluster."""
         with self._lock:
@@ -196,10 +265,6 @@ class ConsoleSources:
 
 class ClusterNotAsked(ReliableMQError):
     """The cluster cannot be asked; the text says why."""
-
-
-def _run_of(database: Database) -> Callable[[], LastRun | None]:
-    return lambda: last_run(database)
 
 
 def ask(read: Callable[[], T], seconds: float = ANSWER_SECONDS) -> Answer[T]:

@@ -107,3 +107,11 @@ class ConsumerOptions(TypedDict, total=False):
     database: str
     idempotent_by: KeySource | None
     by: Literal["queue", "message"]
+
+
+class TopicOptions(TypedDict, total=False):
+    """The options of `ReliableMQ.topic` beside the payload; it describes them."""
+
+    groups: Sequence[str] | None
+    envelope: str | None
+    sensitive: Sequence[str]

@@ -1,6 +1,7 @@
 """Checks of Redis and the brokers: do they answer, and do they work as we need? Values only."""
 
 import re
+from typing import NamedTuple
 
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.sending.timed import TIMERS_SINCE
@@ -256,17 +257,35 @@ def _disk(
     name: str, config: dict[str, str], runtime: dict[str, str], report: CheckFindings
 ) -> None:
     """The disk of a broker has room. Above its two marks it removes files and refuses sends."""
+    disk = disk_of(config, runtime)
+    state = f"the disk of broker {name} is {disk.used}% full"
+    if disk.now:
+        report.error(f"{state}: it {' and '.join(disk.now)}", "make room")
+    elif disk.soon:
+        report.warn(f"{state}: it {' and '.join(disk.soon)}", "make room")
+
+
+class BrokerDisk(NamedTuple):
+    """The disk of a broker.
+
+    `used`: in whole percent; 0: the broker does not know. `now`: what the broker does because the
+    disk is full. `soon`: what it will do soon, and above which mark.
+    """
+
+    used: int
+    now: tuple[str, ...]
+    soon: tuple[str, ...]
+
+
+def disk_of(config: dict[str, str], runtime: dict[str, str]) -> BrokerDisk:
+    """Return how full the disk of a broker is, and what the broker does about it."""
     used = max(_used_percent(runtime, each) for each in _DISK_RATIOS)
     ends = [(_percent(config, *_REFUSES), "refuses sends")]
     if _removes_unread(config):
         ends.insert(0, (_percent(config, *_REMOVES), "removes files before their time"))
-    state = f"the disk of broker {name} is {used}% full"
     now = [does for mark, does in ends if used > mark]
     soon = [f"{does} above {mark}%" for mark, does in ends if used > mark - _NEARLY_FULL_PERCENT]
-    if now:
-        report.error(f"{state}: it {' and '.join(now)}", "make room")
-    elif soon:
-        report.warn(f"{state}: it {' and '.join(soon)}", "make room")
+    return BrokerDisk(used, tuple(now), tuple(soon))
 
 
 def _used_percent(runtime: dict[str, str], name: str) -> int:

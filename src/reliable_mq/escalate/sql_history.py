@@ -8,6 +8,7 @@ from reliable_mq.database.attempt_list import attempts_of
 from reliable_mq.escalate.sql_audit import detail_of
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory
+from reliable_mq.sensitive import NOTHING_SENSITIVE, SensitiveFields
 
 
 class SqlHistory:
@@ -104,17 +105,24 @@ class SqlHistory:
         return self._all(connection, self._findings, message_id, self._findings.c.create_date)
 
 
-def readable(history: MessageHistory) -> dict[str, Any]:
+def readable(
+    history: MessageHistory, fields: SensitiveFields = NOTHING_SENSITIVE
+) -> dict[str, Any]:
     """Return a history as values for `json.dumps(…, default=str)`.
 
     The result has the columns of the stub, and one list of rows for each other table. `failures`
     of the consume log is a list of attempts.
+
+    Args:
+        history: the rows.
+        fields: the sensitive fields of the payload; they are masked.
     """
     shown: dict[str, Any] = {}
     if history.stub is not None:
         shown |= history.stub
         shown["status"] = status_text(shown["status"])
-        shown["content"] = bytes(shown["content"]).decode("utf-8", "backslashreplace")
+        shown["content"] = fields.shown(bytes(shown["content"]))
+        shown["properties"] = fields.masked_json(shown.get("properties") or "")
     shown["consume_logs"] = [
         log
         | {

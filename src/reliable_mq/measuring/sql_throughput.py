@@ -1,6 +1,6 @@
-"""Counts what happened in one database in each minute: committed, consumed, confirmed.
+"""Counts what happened in one database in each minute or hour: committed, consumed, confirmed.
 
-Receives a minute. Each statement counts a range of one index, and reads no content.
+Receives a span. Each statement counts a range of one index, and reads no content.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.database.sql_stub_table import settled_rows
 
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 STATEMENT_SECONDS = 5.0
 """PostgreSQL ends a statement after this time, in seconds."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,45 +28,49 @@ class Happening(StrEnum):
 
 
 class SqlThroughput:
-    """Counts by minute in one database. A minute that is over for long is counted once.
+    """Counts by minute or hour in one database. A span that is over for long is counted once.
 
-    Invariant: `_counted` has only minutes of the last hour.
+    Invariant: `_counted` has only the newest spans.
 
     Args:
         database: the database.
-        minutes: how many minutes are counted.
+        spans: how many spans are counted.
+        length: the length of a span: a minute or an hour.
     """
 
     FRESH = 2
-    """So many newest minutes are counted again: a transaction that takes long commits late."""
+    """So many spans before the last are counted again: a long transaction commits late."""
 
-    def __init__(self, database: Database, minutes: int = 60) -> None:
+    def __init__(self, database: Database, spans: int = 60, length: timedelta = MINUTE) -> None:
         self._database = database
-        self._minutes = minutes
+        self._spans = spans
+        self._length = length
+        self._fresh = self.FRESH if length == MINUTE else 1
         self._counted: dict[tuple[Happening, datetime], int] = {}
 
     def read(self) -> dict[Happening, list[int]]:
-        """Return the counts of each minute, the oldest first; the last minute is not over yet."""
+        """Return the counts of each span, the oldest first; the last one is not over yet."""
         database = self._database
         with database.engine.connect() as connection:
             limit_statements(connection, STATEMENT_SECONDS)
             now = datetime.fromtimestamp(database.clock.measured_now(), UTC)
-            return self._read(connection, now.replace(second=0, microsecond=0))
+            newest = now - (now - _EPOCH) % self._length
+            return self._read(connection, newest)
 
     def _read(self, connection: Connection, newest: datetime) -> dict[Happening, list[int]]:
-        minutes = [newest - number * MINUTE for number in range(self._minutes)]
+        begins = [newest - number * self._length for number in range(self._spans)]
         found: dict[tuple[Happening, datetime], int] = {}
         for what in Happening:
-            for number, minute in enumerate(minutes):
-                known = self._counted.get((what, minute)) if number > self.FRESH else None
-                found[what, minute] = (
-                    self._count(connection, what, minute) if known is None else known
+            for number, begin in enumerate(begins):
+                known = self._counted.get((what, begin)) if number > self._fresh else None
+                found[what, begin] = (
+                    self._count(connection, what, begin) if known is None else known
                 )
         self._counted = found
-        return {what: [found[what, minute] for minute in reversed(minutes)] for what in Happening}
+        return {what: [found[what, begin] for begin in reversed(begins)] for what in Happening}
 
-    def _count(self, connection: Connection, what: Happening, minute: datetime) -> int:
-        table, conditions = self._rows(what, minute, minute + MINUTE)
+    def _count(self, connection: Connection, what: Happening, begin: datetime) -> int:
+        table, conditions = self._rows(what, begin, begin + self._length)
         counted = select(func.count()).select_from(table).where(*conditions)
         return connection.execute(counted).scalar_one()
 

@@ -1,8 +1,10 @@
 """A console that is served, and Debian's Chromium, which Playwright drives."""
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from tests.console.planted_rows import (
     run,
     stub,
 )
+from tests.console.test_overview_figures import seen, settled
 from tests.postgres_databases import new_database
 from tests.waiting import until
 
@@ -30,13 +33,17 @@ if TYPE_CHECKING:
 
 SCREENSHOTS = Path("build/console")
 STORY = message_id(500)
-"""A message with attempts, siblings and a payload."""
+"""A message with attempts, siblings, a payload and a trace."""
+SECRET = message_id(502)
+"""A message with a sensitive field."""
 
 
 def _fill(mq: ReliableMQ) -> None:
     rows = [stub(number, message_key=f"order-{number}") for number in range(2, 40)]
     rows[3] |= {"resend_time": None, "note": "the broker refused it: the topic does not exist"}
     story = stub(1, message_id=STORY, message_key="order-4711", broker_name="broker-a")
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    story |= {"properties": json.dumps({"traceparent": trace})}
     story |= {"queue_id": 2, "offset": 31, "content": b'{"order": 4711, "total": "12.50"}'}
     rows += [story, stub(1, message_id=message_id(501), create_date=story["create_date"])]
     insert_rows(mq.database, "message_stub", *rows)
@@ -45,7 +52,26 @@ def _fill(mq: ReliableMQ) -> None:
     insert_rows(mq.database, "consume_log", log(story, attempt=2, failures=failed))
     insert_rows(mq.database, "consume_log", *[log(each) for each in rows[:30]])
     insert_rows(mq.database, "reconcile_run", run(run_id="night", findings=2, finish_date=NOW))
+    late = NOW - timedelta(hours=2)
+    insert_rows(mq.database, "process", seen(handling='{"billing": 1.5}'))
+    insert_rows(mq.database, "process", seen(owner="p-2", host="host-b", seen_date=late))
+    timer = stub(60, deliver_time=NOW + timedelta(days=1), message_key="order-later")
+    secret = stub(61, topic="cards", message_id=SECRET, content=b'{"card_number": "4111-2222"}')
+    quick = settled(503, NOW, message_key="order-quick")
+    insert_rows(mq.database, "message_stub", timer, secret, quick)
+    effect = {"create_date": NOW - timedelta(seconds=3), "consume_date": NOW}
+    insert_rows(mq.database, "consume_log", log(quick, **effect))
     plant_everywhere(mq.database)
+
+
+def _runs(folder: Path) -> Path:
+    finding = {"verdict": "lost", "message_id": STORY, "topic": "orders", "says": "no log"}
+    summary = {"as_of": NOW.isoformat(), "findings_total": 1, "findings": [finding]}
+    run_folder = folder / "report" / "run-01"
+    run_folder.mkdir(parents=True)
+    (run_folder / "summary.json").write_text(json.dumps(summary | {"verdicts": {"lost": 1}}))
+    (run_folder / "report.html").write_text("<h1>report</h1>")
+    return folder / "report"
 
 
 @pytest.fixture(scope="session")
@@ -57,10 +83,13 @@ def served(
         folder = tmp_path_factory.mktemp("browser")
         mq = ReliableMQ("shop", database=url, broker=f"embedded:{folder}/store")
         mq.topic("orders", groups=["billing"])
+        mq.topic("cards", groups=["billing"], sensitive=["card_number"])
         mq.create_tables()
         _fill(mq)
         port = free_port()
-        config = uvicorn.Config(console_app(mq), port=port, log_config=None, access_log=False)
+        traces = "https://traces.example/{trace_id}"
+        console = console_app(mq, runs=_runs(folder), trace_url=traces)
+        config = uvicorn.Config(console, port=port, log_config=None, access_log=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from tests.console.browser.conftest import SCREENSHOTS, STORY
+from tests.console.browser.conftest import SCREENSHOTS, SECRET, STORY
 from tests.console.planted_rows import ODD
 
 from reliable_mq.console.all_lists import ROW_LISTS
@@ -21,6 +21,7 @@ PAGES = {
     "find": "/find",
     "found": f"/find?q={quote(ODD[:20], safe='')}",
     "message": f"/message?id={STORY}",
+    "masked": f"/message?id={SECRET}",
     "planted": f"/message?id={quote(ODD[:32], safe='')}",
     "wrong": "/stubs?status=lost",
     "nothing": "/stubs?topic=none",
@@ -108,6 +109,46 @@ def test_everything_can_be_read_without_scripts(chromium: "Browser", served: str
         page.get_by_role("button", name="Filter").click()
         assert "topic=orders" in page.url
         assert page.locator("tbody tr").count() > 10
+
+
+def test_a_filter_is_saved_and_removed_by_its_buttons(chromium: "Browser", served: str) -> None:
+    with page_of(chromium, java_script_enabled=False) as page:
+        page.goto(f"{served}/stubs?topic=orders")
+        page.get_by_text("Save this filter").click()
+        page.locator("#save-name").fill("orders of today")
+        page.get_by_role("button", name="Save in this browser").click()
+        assert page.url.endswith("/stubs?topic=orders")
+        page.goto(f"{served}/")
+        page.get_by_role("link", name="orders of today").click()
+        assert page.url.endswith("/stubs?topic=orders")
+        page.get_by_role("button", name="Remove the saved filter orders of today").click()
+        assert page.get_by_role("link", name="orders of today").count() == 0
+
+
+def test_a_page_with_saved_filters_and_a_trace_has_no_violation(
+    chromium: "Browser", served: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with page_of(chromium, bypass_csp=True, viewport={"width": 360, "height": 740}) as page:
+        page.goto(f"{served}/stubs?topic=orders")
+        page.get_by_text("Save this filter").click()
+        page.locator("#save-name").fill("orders")
+        page.get_by_role("button", name="Save in this browser").click()
+        for path in ("/stubs?topic=orders", "/", f"/message?id={STORY}"):
+            page.goto(served + path)
+            found = Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
+            wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+            assert wide <= 0
+        assert "traces.example" in page.get_by_role("link", name="4bf92f35").get_attribute("href")
+
+
+def test_no_page_has_a_sensitive_value(chromium: "Browser", served: str) -> None:
+    with page_of(chromium) as page:
+        page.goto(f"{served}/message?id={SECRET}")
+        assert "[masked]" in page.locator(".payload").inner_text()
+        assert "4111-2222" not in page.content()
 
 
 def test_the_overview_refreshes_itself(chromium: "Browser", served: str) -> None:

@@ -122,8 +122,11 @@ class MessageStubs(RowsOfMessages):
 
     @admin.display(description="payload")
     def payload(self, row: MessageStub) -> str:
-        """Return the content of the message as text."""
-        return printable_lines(str(readable(_history(row))["content"])[:PAYLOAD_LENGTH_MAX])
+        """Return the content of the message as text, without the values of sensitive fields."""
+        from reliable_mq.contrib.django.application import shared  # noqa: PLC0415 - needs settings
+
+        shown = readable(_history(row), shared()._declared.sensitive_of(row.topic))
+        return printable_lines(str(shown["content"])[:PAYLOAD_LENGTH_MAX])
 
     @admin.display(description="timeline")
     def timeline(self, row: MessageStub) -> Any:

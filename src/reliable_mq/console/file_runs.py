@@ -1,0 +1,230 @@
+"""Runs of reconciliation as files: the folder of `reconcile --out`, which `--runs` names.
+
+Receives the folder. Reads the summary of each run; it has the first 1,000 findings with their
+proof. Only folders that are listed are opened, so no name in an address leads elsewhere.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reliable_mq.console.lists import Field, FilterFault, ListColumn, ListPage, RowList, WantedPage
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_pages import part_of
+from reliable_mq.plain_text import printable
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.runs.run_folder import REPORT, SUMMARY, run_in
+
+SUMMARY_SIZE_MAX = 32 * 1024 * 1024
+RUNS_MAX = 1_000
+"""So many of the newest runs are listed."""
+NO_FOLDER = (
+    "no folder of runs was given: start the console with --runs DIR, that of reconcile --out"
+)
+
+
+class RunFile(NamedTuple):
+    """The summary of a run, and when it was written. `fault`: why it cannot be read."""
+
+    run_id: str
+    summary: Mapping[str, Any]
+    written: datetime
+    fault: str
+    has_report: bool
+
+
+def run_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of runs by their ids, the newest first.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = {
+        run_id: path
+        for path in folder.iterdir()
+        if (run_id := run_in(path.name)) and path.is_dir() and not path.is_symlink()
+    }
+    newest = sorted(found, reverse=True)[:RUNS_MAX]
+    return {run_id: found[run_id] for run_id in newest}
+
+
+def report_of(folder: Path, run_id: str) -> Path | None:
+    """Return the report of a run; None: there is none."""
+    path = run_folders(folder).get(run_id)
+    report = path / REPORT if path is not None else None
+    is_there = report is not None and report.is_file() and not report.is_symlink()
+    return report if is_there else None
+
+
+def read_run(run_id: str, path: Path) -> RunFile:
+    """Return the summary of a run.
+
+    Raises:
+        OSError: the folder is gone.
+    """
+    file, report = path / SUMMARY, path / REPORT
+    written, summary, fault = path.stat().st_mtime, {}, ""
+    try:
+        known = file.stat()
+        written = known.st_mtime
+        if known.st_size > SUMMARY_SIZE_MAX:
+            fault = "its summary is too long to show"
+        elif isinstance(found := json.loads(file.read_bytes()), dict):
+            summary = found
+        else:
+            fault = "its summary is none"
+    except FileNotFoundError:
+        fault = "it has not ended, or was killed: it has no summary"
+    except (OSError, ValueError, RecursionError) as error:
+        fault = f"its summary cannot be read: {error}"
+    moment = datetime.fromtimestamp(written, UTC)
+    return RunFile(run_id, summary, moment, fault, has_report=report.is_file())
+
+
+def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    if sources.runs is None:
+        return ListPage((), away=(NO_FOLDER,))
+    folders = run_folders(sources.runs)
+    names, after = part_of([{"run_id": each} for each in folders], wanted.cursor, wanted.limit)
+    runs = [read_run(each["run_id"], folders[each["run_id"]]) for each in names]
+    rows = [_run_row(each) for each in runs]
+    if wanted.values.get("findings"):
+        rows = [row for row in rows if row["findings"]]
+    if wanted.values.get("since"):
+        rows = [row for row in rows if row["finish_date"] >= wanted.values["since"]]
+    return ListPage(rows, after)
+
+
+def _run_row(run: RunFile) -> dict[str, Any]:
+    summary = run.summary
+    verdicts, whole = _table(summary.get("verdicts")), _table(summary.get("whole"))
+    missing = [f"{name}: {why}" for name, why in whole.items() if why]
+    findings = summary.get("findings_total")
+    is_known = isinstance(findings, int) and not run.fault
+    state = "has findings" if findings else "incomplete"
+    if summary.get("clean") is True:
+        state = "clean"
+    return {
+        "run_id": run.run_id,
+        "state": state if is_known else "unreadable",
+        "findings": findings if is_known else None,
+        "finish_date": run.written,
+        "shown_verdicts": [f"{name}: {count}" for name, count in verdicts.items()],
+        "as_of": _time(summary.get("as_of")),
+        "since": _time(summary.get("since")),
+        "until": _time(summary.get("until")),
+        "missing": "; ".join((*missing, *((run.fault,) if run.fault else ()))),
+        "report": run.run_id if run.has_report else "",
+    }
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+RUN_FILES = RowList(
+    name="run-files",
+    title="Runs in files",
+    summary="Runs of reconciliation in the folder of --runs, the newest first.",
+    empty="No run matches on this page. Begin one with: reliable-mq reconcile --out DIR",
+    columns=(
+        ListColumn("run_id", "Run", "run_file"),
+        ListColumn("state", "Result", "state"),
+        ListColumn("findings", "Findings", "number"),
+        ListColumn("finish_date", "Ended", "time"),
+        ListColumn("shown_verdicts", "Verdicts", "words"),
+        ListColumn("as_of", "As of", "time"),
+        ListColumn("since", "Messages since", "time"),
+        ListColumn("until", "Until", "time"),
+        ListColumn("missing", "What is missing", "long"),
+        ListColumn("report", "Report", "report"),
+    ),
+    fields=(
+        Field("findings", "Has findings", "flag"),
+        Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
+    ),
+    page=_runs,
+)
+
+
+_ASKED = {
+    "verdict": "verdict",
+    "topic": "topic",
+    "group": "consumer_group",
+    "message": "message_id",
+}
+"""The columns of the fields."""
+
+
+def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
+    if sources.runs is None:
+        return ListPage((), away=(NO_FOLDER,))
+    folders = run_folders(sources.runs)
+    run_id = wanted.text("run") or next(iter(folders), "")
+    if run_id not in folders:
+        if not folders:
+            return ListPage(())
+        raise FilterFault(f"the folder has no run {printable(run_id, 60)!r}")
+    run = read_run(run_id, folders[run_id])
+    if run.fault:
+        return ListPage((), away=(f"run {run_id}: {run.fault}",))
+    listed = run.summary.get("findings")
+    found = [_finding_row(run_id, each) for each in listed or () if isinstance(each, dict)]
+    total = run.summary.get("findings_total")
+    rows = [
+        row
+        for row in found
+        if all(wanted.text(field) in ("", str(row[name])) for field, name in _ASKED.items())
+    ]
+    page, after = part_of(rows, wanted.cursor, wanted.limit)
+    is_cut = isinstance(total, int) and total > len(found)
+    note = f"of {total:,} findings, the summary has the first {len(found):,}" if is_cut else ""
+    return ListPage(page, after, notes=(note,) if note else ())
+
+
+def _finding_row(run_id: str, finding: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        **{
+            name: finding.get(name) or ""
+            for name in ("verdict", "message_id", "consumer_group", "topic", "says", "repair")
+        },
+        "evidence": _table(finding.get("evidence")),
+    }
+
+
+RUN_FILE_FINDINGS = RowList(
+    name="run-file-findings",
+    title="Findings in files",
+    summary="The findings that the summary of a run has: the first 1,000. Of the newest run, unless"
+    " another one is named.",
+    empty="No finding matches: the run was clean, or there is no run.",
+    columns=(
+        ListColumn("verdict", "Verdict"),
+        ListColumn("message_id", "Message", "message"),
+        ListColumn("consumer_group", "Group"),
+        ListColumn("topic", "Topic"),
+        ListColumn("says", "Evidence", "long"),
+        ListColumn("repair", "Repair"),
+        ListColumn("run_id", "Run"),
+    ),
+    fields=(
+        Field("run", "Run"),
+        Field("verdict", "Verdict", "choice", tuple(each.value for each in Verdict)),
+        Field("topic", "Topic"),
+        Field("group", "Consumer group"),
+        Field("message", "Message id"),
+    ),
+    page=_findings,
+    is_in_menu=False,
+)
