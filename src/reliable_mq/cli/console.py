@@ -5,6 +5,7 @@ import getpass
 import ipaddress
 import logging
 import os
+import shlex
 import socket
 import sys
 from contextlib import nullcontext
@@ -51,6 +52,15 @@ def command(
     role: Annotated[
         str, typer.Option(help="The role of --add-user: viewer, operator or admin.")
     ] = "viewer",
+    increment_options: Annotated[
+        str,
+        typer.Option(
+            metavar="OPTIONS",
+            help="Options of `reliable-mq reconcile` for increments that are started from a page,"
+            " in one text, such as '--store DIR --out DIR'.",
+            show_default=False,
+        ),
+    ] = "",
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -78,11 +88,24 @@ def command(
     log_options.write_log(log_format, log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)
-    app = console_app(mq, users=users, broker=broker, secret=os.environ.get(SECRET_VARIABLE, ""))
+    app = console_app(
+        mq,
+        users=users,
+        broker=broker,
+        secret=os.environ.get(SECRET_VARIABLE, ""),
+        increment_options=_words(increment_options),
+    )
     try:
         asyncio.run(_serve(uvicorn, app, host, port))
     finally:
         mq.close()
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--increment-options: {error}") from error
 
 
 def _is_here(host: str) -> bool:

@@ -1,7 +1,7 @@
 """`console_app` returns the console as an ASGI application; `mount` puts it into another one."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +40,7 @@ def console_app(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    increment_options: Sequence[str] = (),
 ) -> Starlette:
     """Return the console of an application as an ASGI application.
 
@@ -53,6 +54,8 @@ def console_app(
             own log-in.
         broker: name servers; "": those of the application.
         secret: signs the sessions. Processes that serve one console share it. "": a new one.
+        increment_options: options of `reliable-mq reconcile` for increments that are started from
+            a page, such as `["--store", "/var/lib/reliable-mq"]`.
 
     Raises:
         ConfigurationError: the file of users cannot be read, or both ways in are given.
@@ -61,7 +64,7 @@ def console_app(
     if users is not None and allow is not None:
         raise ConfigurationError("give either users= or allow=")
     door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
-    sources = ConsoleSources(mq, broker=broker)
+    sources = ConsoleSources(mq, broker=broker, increment_options=increment_options)
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
     render, works = Renderer(mq.name), Works()
     pages = Pages(sources, render, _metrics_of(mq))
@@ -90,6 +93,7 @@ def mount(
     allow: Allow | None = None,
     broker: str = "",
     secret: str = "",
+    increment_options: Sequence[str] = (),
 ) -> None:
     """Mount the console into an application of Starlette or FastAPI.
 
@@ -101,6 +105,7 @@ def mount(
         allow: see `console_app`.
         broker: see `console_app`.
         secret: see `console_app`.
+        increment_options: see `console_app`.
 
     Raises:
         ConfigurationError: nobody says who may see it. The address at which the application is
@@ -111,7 +116,15 @@ def mount(
             "a mounted console needs users= (a file) or allow= (a function): else everybody who"
             " reaches the application could use it"
         )
-    app.mount(path, console_app(mq, users=users, allow=allow, broker=broker, secret=secret))
+    console = console_app(
+        mq,
+        users=users,
+        allow=allow,
+        broker=broker,
+        secret=secret,
+        increment_options=increment_options,
+    )
+    app.mount(path, console)
 
 
 def _metrics_of(mq: ReliableMQ) -> Any:

@@ -4,7 +4,7 @@ Each source may be away. Then `Answer.fault` says so in one line, and the page s
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
@@ -72,10 +72,14 @@ class ConsoleSources:
     Args:
         mq: the application.
         broker: name servers; "": those of the application.
+        increment_options: options of `reliable-mq reconcile` for increments of the console.
     """
 
-    def __init__(self, mq: ReliableMQ, *, broker: str = "") -> None:
+    def __init__(
+        self, mq: ReliableMQ, *, broker: str = "", increment_options: Sequence[str] = ()
+    ) -> None:
         self.mq = mq
+        self.increment_options = tuple(increment_options)
         self.broker = broker or mq.settings.broker
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()

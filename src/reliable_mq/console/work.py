@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -177,15 +178,26 @@ class StartedWork:
     def _all_parts(self) -> bool:
         """Do part after part at the rate; return whether all are done."""
         next_at = time.monotonic()
-        for part in self._parts(self.order):
-            with self._lock:
-                self._counts.update(part.counts)
-                self._lines.extend(part.lines)
-            next_at += sum(part.counts.values()) / self.order.rate
-            if self._cancelled.wait(max(0.0, next_at - time.monotonic())):
-                return False
-            next_at = max(next_at, time.monotonic() - PART_SECONDS)
+        with _closed_at_the_end(self._parts(self.order)) as parts:
+            for part in parts:
+                with self._lock:
+                    self._counts.update(part.counts)
+                    self._lines.extend(part.lines)
+                next_at += sum(part.counts.values()) / self.order.rate
+                if self._cancelled.wait(max(0.0, next_at - time.monotonic())):
+                    return False
+                next_at = max(next_at, time.monotonic() - PART_SECONDS)
         return not self._cancelled.is_set()
+
+
+@contextmanager
+def _closed_at_the_end(parts: Iterator[Part]) -> Iterator[Iterator[Part]]:
+    """Let a generator that is not read to its end do its last steps, such as to stop a process."""
+    try:
+        yield parts
+    finally:
+        if isinstance(parts, Generator):
+            parts.close()
 
 
 class Works:
