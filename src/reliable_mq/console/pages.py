@@ -22,7 +22,6 @@ from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of
 from reliable_mq.console.lists import (
-    EXPORT_ROWS,
     FilterFault,
     RowList,
     WantedPage,
@@ -39,6 +38,8 @@ from reliable_mq.console.sources import ConsoleSources, ask
 from reliable_mq.measuring.sql_throughput import Happening
 
 Endpoint = Callable[[Request], Response]
+EXPORT_SECONDS = 60.0
+"""An export waits for its first page for this time: that may be all of it."""
 LISTED = {each.name for each in ROW_LISTS}
 
 
@@ -177,7 +178,8 @@ class Pages:
                 return self._list_page(request, kind, wanted, page, (), 400)
             away = (answer.fault,) if page is None else page.away
             return self._list_page(request, kind, wanted, "", away, 200, page)
-        first = ask(lambda: _page_or_fault(kind, sources, wanted._replace(limit=EXPORT_ROWS)))
+        wanted = wanted._replace(limit=kind.export_rows)
+        first = ask(lambda: _page_or_fault(kind, sources, wanted), EXPORT_SECONDS)
         page = first.value
         if isinstance(page, str):
             return JSONResponse({"error": page}, 400)
