@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from starlette.testclient import TestClient
+from tests.console.oidc_provider import Provider, served
 
 from reliable_mq import ReliableMQ
 from reliable_mq.console import console_app
@@ -84,3 +85,10 @@ def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
 def client(shop: ReliableMQ) -> Iterator[TestClient]:
     with visitor(console_app(shop, secret="shared")) as opened:
         yield opened
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Give a provider of OpenID Connect."""
+    with served() as running:
+        yield running

@@ -13,7 +13,7 @@ from tests.console.test_guard import PASSWORD, log_in
 from tests.console.test_planted_text import check
 from tests.waiting import until
 
-from reliable_mq import Client, Message, ReliableMQ, Subscription
+from reliable_mq import Client, Consumed, Message, ReliableMQ, Subscription
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.console import console_app
 from reliable_mq.console.users import Role, add_user
@@ -97,7 +97,7 @@ def test_a_group_with_members_is_not_deleted(
 ) -> None:
     topic = filled(broker, group)
     with Client(broker) as member:
-        member.consume(Subscription(group=group, topics={topic: "*"}), lambda _message: None)
+        member.consume(Subscription(group=group, topics={topic: "*"}), lambda _messages: Consumed)
         until(lambda: member.admin.groups.connections(group).value.members)
         answer = look(client, GROUP, more={"group": group})
     assert answer.status_code == 409

@@ -16,6 +16,7 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import log_options
+from reliable_mq.cli.console_oidc import OidcOptions, oidc_options
 from reliable_mq.cli.database_options import application_of
 from reliable_mq.cli.saying import say
 from reliable_mq.cli.serving import stop_signals
@@ -29,9 +30,11 @@ PASSWORD_LENGTH_MIN = 8
 
 
 @takes_options_of(options.named_place_of, "place")
+@takes_options_of(oidc_options, "oidc")
 def command(
     *,
     place: options.Place,
+    oidc: OidcOptions,
     broker: options.Broker = "",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0: a free one.", min=0, max=PORT_MAX)] = 8080,
@@ -76,7 +79,8 @@ def command(
     if add_user:
         _add_user(users, add_user, role)
         return
-    if users is None and not _is_here(host):
+    provider = oidc.settings()
+    if users is None and provider is None and not _is_here(host):
         raise UsageError(
             f"--host {host}: without --users, the console serves 127.0.0.1 only: everybody who"
             " reaches it would be an admin; make a file with --users FILE --add-user NAME"
@@ -93,6 +97,7 @@ def command(
         users=users,
         broker=broker,
         secret=os.environ.get(SECRET_VARIABLE, ""),
+        oidc=provider,
         increment_options=_words(increment_options),
     )
     try:

@@ -42,6 +42,7 @@ COMMAND = (sys.executable, "-m", "reliable_mq.cli.reconcile")
 OUT = "reconcile-output"
 """The folder of the results if no increment was ever made, as the command has it."""
 LOOK_SECONDS, STOP_SECONDS = 0.5, 8.0
+_TOLD = ("run_id", "findings_total")
 ENDS = (0, 2)
 """The exit codes of a run that has ended: clean, and with findings."""
 ERROR_LENGTH_MAX, SUMMARY_BYTES_MAX = 300, 64 << 20
@@ -144,7 +145,7 @@ def _begun(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
         fault = str(error)
         raise
     finally:
-        on = {name: summary[name] for name in ("run_id", "findings_total") if name in summary}
+        on: dict[str, Any] = {name: summary[name] for name in _TOLD if name in summary}
         end_work(database, order, on, fault)
     yield Part({Outcome.DONE: 1}, (_line(summary),))
 

@@ -21,9 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_mq.console.asyncio_threads import in_thread
 from reliable_mq.console.sessions import (
+    OIDC_SECONDS,
     SESSION_SECONDS,
     LogInSession,
     LogInTries,
+    OidcPerson,
     Person,
     Seal,
     new_session,
@@ -49,7 +51,8 @@ _OWN_SITES = ("", "same-origin", "none")
 """What a browser says about a request of our own pages; "": it is too old to say it."""
 AT_ONCE = ("/static/", "/healthz")
 """Who asks does not matter, and no file and no thread is waited for."""
-FREE_PATHS = ("/readyz", "/log-in")
+OIDC_PATH = "/log-in/oidc"
+FREE_PATHS = ("/readyz", "/log-in", OIDC_PATH, f"{OIDC_PATH}/back")
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +60,15 @@ Allow = Callable[[HTTPConnection], tuple[str, Role] | None]
 """Returns the name and the role of who asks; None: nobody who may."""
 
 
+class Oidc(NamedTuple):
+    """Log-in at a provider: its host for people, and what its sessions have as their proof."""
+
+    host: str
+    proof: str
+
+
 class Door(NamedTuple):
-    """How people get in. One of: users who log in; a function of the application; everybody here.
+    """How people get in: users who log in, here or at a provider; a function; everybody here.
 
     `local_name`: the name in the audit if there are no users.
     """
@@ -66,6 +76,12 @@ class Door(NamedTuple):
     users: UserFile | None
     allow: Allow | None
     local_name: str
+    oidc: Oidc | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether everybody at this machine is an admin, and nobody else gets in."""
+        return self.users is None and self.allow is None and self.oidc is None
 
 
 class PageGuard:
@@ -101,7 +117,7 @@ class PageGuard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
-                if cookie and "set-cookie" not in headers:
+                if cookie and f"{self._seal.cookie_name}=" not in headers.get("set-cookie", ""):
                     headers.append("Set-Cookie", cookie)
             await send(message)
 
@@ -122,14 +138,16 @@ class PageGuard:
     def cookie(self, request: Request, session: LogInSession) -> str:
         """Return the header that sets the cookie of a session."""
         path = request.scope.get("root_path", "") or "/"
+        text, seconds = self._seal.cookie(session), int(SESSION_SECONDS)
+        return self.cookie_line(request, self._seal.cookie_name, text, path, seconds)
+
+    def cookie_line(self, request: Request, name: str, text: str, path: str, seconds: int) -> str:
+        """Return the header that sets a cookie; no script can read it."""
         # A proxy with TLS says it. Who forges it only makes the cookie of their own stricter.
         proxied = request.headers.get("x-forwarded-proto", "")
         secure = "; Secure" if "https" in (request.scope.get("scheme"), proxied) else ""
         # Lax: a link in a chat leads to the page. No request that changes something is a GET.
-        return (
-            f"{self._seal.cookie_name}={self._seal.cookie(session)}; Path={path}; HttpOnly;"
-            f" SameSite=Lax; Max-Age={int(SESSION_SECONDS)}{secure}"
-        )
+        return f"{name}={text}; Path={path}; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}"
 
     def _refused_or_fault(self, request: Request, session: LogInSession) -> Response | None:
         try:
@@ -142,7 +160,7 @@ class PageGuard:
         """Return the answer to who is at another machine and may not be; it waits for nothing."""
         request.state.session, request.state.guard = session, self
         request.state.person = None
-        if self._door.users is None and self._door.allow is None:
+        if self._door.is_local:
             peer = request.client.host if request.client else "127.0.0.1"
             if not (_is_here(request.headers.get("host", "")) and _is_loopback(peer)):
                 return PlainTextResponse(
@@ -176,8 +194,13 @@ class PageGuard:
         door = self._door
         if door.allow is not None:
             return door.allow(request)
-        if door.users is None:
+        if door.is_local:
             return door.local_name, Role.ADMIN
+        if session.role:
+            is_ours = door.oidc is not None and session.proof == door.oidc.proof
+            return (session.user, Role(session.role)) if is_ours else None
+        if door.users is None:
+            return None
         user = door.users.users().get(session.user) if session.user else None
         if user is not None and self._seal.proof(user.secret) != session.proof:
             user = None  # the password was changed
@@ -198,7 +221,28 @@ class PageGuard:
     @property
     def has_users(self) -> bool:
         """Whether people log in here."""
-        return self._door.users is not None
+        return self._door.users is not None or self._door.oidc is not None
+
+    @property
+    def ways(self) -> dict[str, Any]:
+        """The ways to log in, for a page: by a password, and at which provider."""
+        door = self._door
+        return {
+            "has_passwords": door.users is not None,
+            "provider": door.oidc.host if door.oidc is not None else "",
+        }
+
+    def begin_try(self, request: Request) -> float:
+        """Count a try to log in; return how many seconds the address has to wait, 0: it may."""
+        return self._tries.begin(request.client.host if request.client else "", self._now())
+
+    def forget_try(self, request: Request) -> None:
+        """Take the newest try back: it was right."""
+        self._tries.forget(request.client.host if request.client else "")
+
+    def is_in_file(self, name: str) -> bool:
+        """Whether the file of users has this name."""
+        return self._door.users is not None and name in self._door.users.users()
 
     def log_in(self, request: Request, name: str, password: str) -> tuple[ConsoleUser | None, str]:
         """Return the user of a name and a password, or None and why not."""
@@ -217,6 +261,15 @@ class PageGuard:
         """Begin a session of a user; None: end the session."""
         proof = self._seal.proof(user.secret) if user else ""
         session = new_session(user.name if user else "", self._now(), proof)
+        response.headers.append("Set-Cookie", self.cookie(request, session))
+
+    def begin_by_oidc(self, request: Request, person: OidcPerson, response: Response) -> None:
+        """Begin a session of somebody whom the provider knows."""
+        if self._door.oidc is None:
+            return
+        session = new_session(person.name, self._now(), self._door.oidc.proof)
+        until = self._now() + OIDC_SECONDS
+        session = session._replace(role=person.role.value, until=until)
         response.headers.append("Set-Cookie", self.cookie(request, session))
 
     def is_token(self, session: LogInSession, given: str) -> bool:
@@ -251,6 +304,12 @@ def page_path(request: HTTPConnection) -> str:
     """Return the path of a page below the place where the console is mounted."""
     path, root = request.scope["path"], request.scope.get("root_path", "")
     return str(path.removeprefix(root)) if root and path.startswith(root) else str(path)
+
+
+def inside(path: str) -> str:
+    """Return a path of this console; "": it is the address of another site."""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_ours and path.isprintable() and "\\" not in path else ""
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:

@@ -181,7 +181,7 @@ def _forbidding(
             column.message_id.in_(ids),
             column.verdict == Verdict.CONFIRMED_WITHOUT_LOG.value,
         )
-        return [_judged(row._mapping) for row in connection.execute(wanted)]
+        return [_judged(dict(row._mapping)) for row in connection.execute(wanted)]
 
 
 def _compared(
@@ -199,7 +199,9 @@ def _compared(
     for repair in repairs:
         seen, now = repair.seen, stubs.get(repair.message_id)
         judged = (seen["stub_status"], seen["stub_count"], seen["stub_update_date"])
-        is_same = now is not None and judged == (now.status, now.sends, cut(now.update_date))
-        exact = {**seen, "stub_update_date": now.update_date} if is_same else seen
-        known = replace(repair, seen=exact)
-        yield PlannedRepair(known, topics.get(repair.message_id, ""), is_same)
+        topic = topics.get(repair.message_id, "")
+        if now is None or judged != (now.status, now.sends, cut(now.update_date)):
+            yield PlannedRepair(repair, topic, is_as_judged=False)
+            continue
+        exact = {**seen, "stub_update_date": now.update_date}
+        yield PlannedRepair(replace(repair, seen=exact), topic, is_as_judged=True)

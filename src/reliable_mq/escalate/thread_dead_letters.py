@@ -173,7 +173,10 @@ class DeadLetterActions:
 
     def _begun(self, retry: "_Retry", some: Sequence[DeadLetter]) -> dict[str, str]:
         """Write the intent into each database; return why some are left to somebody else."""
-        seen = {each.message.message_id: each.state and each.state.retried for each in some}
+        seen = {
+            each.message.message_id: None if each.state is None else each.state.retried
+            for each in some
+        }
         taken: dict[str, str] = {}
         for name, each in self._databases.items():
             now, book = each.clock.measured_now(), self._books[name]
