@@ -38,7 +38,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 8.0
 """A page waits for a source for this time."""
 STATEMENT_SECONDS = 5.0
-"""PostgreSQL ends a statement of a page after this time."""
+"""The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
 
 
