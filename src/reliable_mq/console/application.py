@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute  # noqa: E402
 
 from reliable_mq.console.asyncio_threads import in_thread  # noqa: E402
 from reliable_mq.console.doing import Doing  # noqa: E402
+from reliable_mq.console.figures import ConsoleFigures  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, Oidc, PageGuard  # noqa: E402
 from reliable_mq.console.mounted import ConsoleBeside, checked_place  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
@@ -33,6 +34,7 @@ from reliable_mq.console.sessions import Seal  # noqa: E402
 from reliable_mq.console.sources import ConsoleSources  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
 from reliable_mq.console.work import Works  # noqa: E402
+from reliable_mq.telemetry.families import SampleCollector  # noqa: E402
 
 if TYPE_CHECKING:
     from reliable_mq.console.http_oidc import OidcProvider, OidcSettings
@@ -81,8 +83,9 @@ def console_app(
     )
     sources = ConsoleSources(mq, broker=broker, increment_options=increment_options)
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
-    render, works = Renderer(mq.name), Works()
-    pages = Pages(sources, render, _metrics_of(mq))
+    figures = ConsoleFigures()
+    render, works = Renderer(mq.name), Works(figures)
+    pages = Pages(sources, render, _metrics_of(mq, figures))
     doing = Doing(sources, render, seal, works)
     log_in = [] if provider is None else _log_in_routes(provider, render, seal)
 
@@ -96,7 +99,7 @@ def console_app(
 
     return Starlette(
         routes=[*log_in, *pages.routes(), *doing.routes()],
-        middleware=[Middleware(PageGuard, door=door, seal=seal)],
+        middleware=[Middleware(PageGuard, door=door, seal=seal, figures=figures)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
     )
@@ -166,7 +169,7 @@ def _log_in_routes(provider: "OidcProvider", render: Renderer, seal: Seal) -> li
     return OidcPages(provider, render, seal).routes()
 
 
-def _metrics_of(mq: ReliableMQ) -> Any:
+def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Any:
     from prometheus_client import (  # noqa: PLC0415 - an extra
         CONTENT_TYPE_LATEST,
         CollectorRegistry,
@@ -177,4 +180,5 @@ def _metrics_of(mq: ReliableMQ) -> Any:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     mq.meter(registry).register_databases()
+    registry.register(SampleCollector(figures.samples, "console"))
     return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_mq.console.asyncio_threads import in_thread
+from reliable_mq.console.figures import ConsoleFigures
 from reliable_mq.console.sessions import (
     OIDC_SECONDS,
     SESSION_SECONDS,
@@ -91,15 +92,22 @@ class PageGuard:
         app: the pages.
         door: how people get in.
         seal: signs the sessions.
+        figures: counts the answers.
         now: seconds since the epoch.
     """
 
     def __init__(
-        self, app: ASGIApp, door: Door, seal: Seal, now: Callable[[], float] = time.time
+        self,
+        app: ASGIApp,
+        door: Door,
+        seal: Seal,
+        figures: ConsoleFigures,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
         self._door = door
         self._seal = seal
+        self._figures = figures
         self._now = now
         self._tries = LogInTries()
 
@@ -110,9 +118,12 @@ class PageGuard:
             return
         request = Request(scope)
         session, cookie = self._session(request)
+        begun, is_page = time.monotonic(), not page_path(request).startswith(AT_ONCE)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if is_page:
+                    self._figures.answered(message["status"], time.monotonic() - begun)
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -122,7 +133,7 @@ class PageGuard:
             await send(message)
 
         refused = self._refused_at_once(request, session)
-        if refused is None and not page_path(request).startswith(AT_ONCE):
+        if refused is None and is_page:
             refused = await in_thread(self._refused_or_fault, request, session)
         await (refused or self._app)(scope, receive, guarded)
 
@@ -232,6 +243,10 @@ class PageGuard:
             "provider": door.oidc.host if door.oidc is not None else "",
         }
 
+    def note_refused(self) -> None:
+        """Count somebody whom the provider's answer does not let in."""
+        self._figures.log_in_refused()
+
     def begin_try(self, request: Request) -> float:
         """Count a try to log in; return how many seconds the address has to wait, 0: it may."""
         return self._tries.begin(request.client.host if request.client else "", self._now())
@@ -250,9 +265,11 @@ class PageGuard:
             return None, "nobody logs in here"
         address, now = request.client.host if request.client else "", self._now()
         if (wait := self._tries.begin(address, now)) > 0:
+            self._figures.log_in_refused()
             return None, f"too many wrong passwords: try again in {wait:.0f} s"
         user = self._door.users.checked(name, password)
         if user is None:
+            self._figures.log_in_refused()
             return None, "there is no such user, or the password is another one"
         self._tries.forget(address)
         return user, ""

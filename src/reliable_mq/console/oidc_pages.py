@@ -91,6 +91,7 @@ class OidcPages:
         )
 
     def _refused(self, request: Request, why: str, status: int) -> Response:
+        request.state.guard.note_refused()
         response = self._render.page(
             request, "log_in.html", status, to="", fault=why, name="", **request.state.guard.ways
         )
