@@ -27,6 +27,15 @@ from reliable_mq.limits import PORT_MAX
 
 SECRET_VARIABLE = "RELIABLE_MQ_CONSOLE_SECRET"  # noqa: S105 - the name of a variable
 PASSWORD_LENGTH_MIN = 8
+IncrementOptions = Annotated[
+    str,
+    typer.Option(
+        metavar="OPTIONS",
+        help="Options of `reliable-mq reconcile` for increments that are started from a page, in"
+        " one text, such as '--store DIR --out DIR'.",
+        show_default=False,
+    ),
+]
 
 
 @takes_options_of(options.named_place_of, "place")
@@ -55,15 +64,7 @@ def command(
     role: Annotated[
         str, typer.Option(help="The role of --add-user: viewer, operator or admin.")
     ] = "viewer",
-    increment_options: Annotated[
-        str,
-        typer.Option(
-            metavar="OPTIONS",
-            help="Options of `reliable-mq reconcile` for increments that are started from a page,"
-            " in one text, such as '--store DIR --out DIR'.",
-            show_default=False,
-        ),
-    ] = "",
+    increment_options: IncrementOptions = "",
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
