@@ -47,6 +47,7 @@ class Provider:
         self.raw_token: str | None = None
         self.asked: list[dict[str, str]] = []
         self.issuer = ""
+        self.person = "otto"  # who has logged in at the provider, for a real browser
         self._codes: dict[str, dict[str, str]] = {}
 
     def discovery(self) -> dict[str, Any]:
@@ -160,6 +161,12 @@ def served() -> Iterator[Provider]:
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path.startswith("/authorize?"):
+                self.send_response(303)
+                self.send_header("Location", provider.authorized(self.path, provider.person))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             pages = {
                 "/.well-known/openid-configuration": provider.discovery,
                 "/keys": provider.public_keys,

@@ -20,6 +20,7 @@ from reliable_mq.console import deeds_increment
 from reliable_mq.console.deeds import NothingToDo
 from reliable_mq.console.deeds_increment import increment_words
 from reliable_mq.console.users import Role, add_user
+from reliable_mq.errors import ConfigurationError
 
 START = "increment-start"
 SUMMARY = {"run_id": "run-9", "findings_total": 2, "clean": False}
@@ -81,6 +82,12 @@ def test_it_goes_on_in_the_folder_and_with_the_grace_of_the_last_one(tmp_path: P
     assert increment_words([], there)[-1] == "s3a://runs"
     with pytest.raises(NothingToDo, match="which this machine does not have"):
         increment_words([], last | {"report": "/no/where/run-1/report.html"})
+
+
+@pytest.mark.parametrize("option", ["--db", "--repair=apply", "--void", "--follow", "--app"])
+def test_an_option_that_is_not_for_an_increment_is_refused(browse: Browse, option: str) -> None:
+    with pytest.raises(ConfigurationError, match="increment_options --"):
+        browse(increment_options=["--out", "x", option, "y"])
 
 
 def test_an_increment_that_fails_is_told_and_written(

@@ -287,6 +287,9 @@ def test_users_of_the_file_log_in_beside(
     assert "who is another one" in answer.text
     assert enter(browse(oidc=settings(provider), users=users), provider, "vera").status_code == 303
     assert client.get("/metrics", auth=("ada", PASSWORD)).status_code == 200
+    fresh = browse(oidc=settings(provider), users=users)
+    users.write_text("{")
+    assert enter(fresh, provider, "vera").status_code == 503
 
 
 @pytest.mark.parametrize(

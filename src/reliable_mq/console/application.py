@@ -69,7 +69,8 @@ def console_app(
             a page, such as `["--store", "/var/lib/reliable-mq"]`.
 
     Raises:
-        ConfigurationError: the file of users cannot be read, or both ways in are given.
+        ConfigurationError: the file of users cannot be read, both ways in are given, or an option
+            is not for an increment.
         ExtraMissing: the extra `console` is not installed, or `oidc`.
     """
     if allow is not None and (users is not None or oidc is not None):

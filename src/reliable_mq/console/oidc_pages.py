@@ -20,7 +20,7 @@ from reliable_mq.console.http_oidc import (
 )
 from reliable_mq.console.rendering import Renderer
 from reliable_mq.console.sessions import Seal
-from reliable_mq.errors import Unavailable
+from reliable_mq.errors import ConfigurationError, Unavailable
 
 _PURPOSE = "oidc"
 
@@ -66,11 +66,14 @@ class OidcPages:
         try:
             begun = msgspec.json.decode(body, type=BegunLogIn) if body is not None else None
             person = self._provider.finish(begun, dict(request.query_params))
+            is_taken = guard.is_in_file(person.name)
         except OidcRefused as error:
             return self._refused(request, str(error), 403)
         except Unavailable as error:
             return self._refused(request, str(error), 502)
-        if guard.is_in_file(person.name):
+        except ConfigurationError:
+            return self._refused(request, "the file of users cannot be read: see the log", 503)
+        if is_taken:
             text = f"the file of users has a user {person.name}, who is another one"
             return self._refused(request, text, 403)
         guard.forget_try(request)

@@ -27,7 +27,7 @@ from reliable_mq.console.kept import KeptValue
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
-from reliable_mq.errors import ReliableMQError, Unavailable
+from reliable_mq.errors import ConfigurationError, ReliableMQError, Unavailable
 from reliable_mq.measuring.sql_figures import SqlFigures
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_throughput import Happening, SqlThroughput
@@ -37,6 +37,10 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 8.0
 """A page waits for a source for this time."""
+_NOT_FOR_INCREMENTS = frozenset(
+    {"--db", "--app", "--ledgers", "--key", "--follow", "--every", "--forget"}
+    | {"--repair", "--repair-only", "--repair-rate", "--void"}
+)
 STATEMENT_SECONDS = 5.0
 """The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
@@ -73,13 +77,16 @@ class ConsoleSources:
         mq: the application.
         broker: name servers; "": those of the application.
         increment_options: options of `reliable-mq reconcile` for increments of the console.
+
+    Raises:
+        ConfigurationError: one of these options is not for an increment of the console.
     """
 
     def __init__(
         self, mq: ReliableMQ, *, broker: str = "", increment_options: Sequence[str] = ()
     ) -> None:
         self.mq = mq
-        self.increment_options = tuple(increment_options)
+        self.increment_options = checked_options(increment_options)
         self.broker = broker or mq.settings.broker
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
@@ -196,6 +203,21 @@ class ConsoleSources:
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def checked_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of an increment. A page shows them, so that a URL is none of them.
+
+    Raises:
+        ConfigurationError: an option says what the console knows, or does what no preview shows.
+    """
+    for each in options:
+        if each.partition("=")[0] in _NOT_FOR_INCREMENTS:
+            raise ConfigurationError(
+                f"increment_options {each.partition('=')[0]}: the console gives the databases and"
+                " the broker itself, and an increment repairs nothing"
+            )
+    return tuple(options)
 
 
 class ClusterNotAsked(ReliableMQError):

@@ -3,8 +3,9 @@
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
@@ -48,6 +49,19 @@ def _fill(mq: ReliableMQ) -> None:
     plant_everywhere(mq.database)
 
 
+@contextmanager
+def serving(app: Any, port: int) -> Iterator[str]:
+    """Serve a console; give its address."""
+    config = uvicorn.Config(app, port=port, log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
 @pytest.fixture(scope="session")
 def served(
     postgres_server: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
@@ -59,15 +73,8 @@ def served(
         mq.topic("orders", groups=["billing"])
         mq.create_tables()
         _fill(mq)
-        port = free_port()
-        config = uvicorn.Config(console_app(mq), port=port, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{port}"
-        server.should_exit = True
-        thread.join()
+        with serving(console_app(mq), free_port()) as address:
+            yield address
         mq.close()
 
 
