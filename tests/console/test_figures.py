@@ -17,9 +17,9 @@ from reliable_mq.console.users import Role, add_user
 from reliable_mq.telemetry.metrics import metrics_of
 
 
-def figures(client: TestClient, **account: tuple[str, str]) -> dict[str, float]:
+def figures(client: TestClient) -> dict[str, float]:
     """Return the figures of the console, by name and the value of the label."""
-    families = text_string_to_metric_families(client.get("/metrics", **account).text)
+    families = text_string_to_metric_families(client.get("/metrics").text)
     return {
         "/".join((sample.name.removeprefix("reliable_mq_console_"), *sample.labels.values())): (
             sample.value

@@ -5,7 +5,7 @@ Invariant: a counter never falls.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from reliable_mq.telemetry.families import Sample
@@ -37,10 +37,10 @@ class ConsoleFigures:
         with self._lock:
             self._refused += 1
 
-    def handled(self, counts: Mapping[StrEnum, int]) -> None:
+    def handled(self, outcome: StrEnum, count: int) -> None:
         """Count rows by what became of them."""
         with self._lock:
-            self._rows.update({each.name.lower(): count for each, count in counts.items()})
+            self._rows[outcome.name.lower()] += count
 
     def ended(self, state: StrEnum) -> None:
         """Count a piece of work that has ended."""

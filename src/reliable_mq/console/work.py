@@ -186,7 +186,8 @@ class StartedWork:
                 with self._lock:
                     self._counts.update(part.counts)
                     self._lines.extend(part.lines)
-                self._figures.handled(part.counts)
+                for outcome, count in part.counts.items():
+                    self._figures.handled(outcome, count)
                 next_at += sum(part.counts.values()) / self.order.rate
                 if self._cancelled.wait(max(0.0, next_at - time.monotonic())):
                     return False
