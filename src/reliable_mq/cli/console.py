@@ -73,6 +73,7 @@ def command(
     When it is ready, it prints one line: "ready console=http://HOST:PORT". Without --users, it
     serves this machine only, and everybody here is an admin. SIGTERM stops it.
     """
+    provider = oidc.settings()
     with extra_of("reliable-mq console"):
         import uvicorn  # noqa: PLC0415 - an extra
 
@@ -80,7 +81,6 @@ def command(
     if add_user:
         _add_user(users, add_user, role)
         return
-    provider = oidc.settings()
     if users is None and provider is None and not _is_here(host):
         raise UsageError(
             f"--host {host}: without --users, the console serves 127.0.0.1 only: everybody who"

@@ -1,12 +1,13 @@
 """The options of `reliable-mq console` for a log-in at a provider of OpenID Connect."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.errors import UsageError
-from reliable_mq.extras import extra_of
+from reliable_mq.extras import extra_missing
 
 if TYPE_CHECKING:
     from reliable_mq.console.http_oidc import OidcSettings
@@ -46,8 +47,11 @@ class OidcOptions(NamedTuple):
         for option, value in needed.items():
             if not value:
                 raise UsageError(f"--oidc-issuer needs {option}")
-        with extra_of("a log-in by OpenID Connect"):
-            from reliable_mq.console.http_oidc import OidcSettings  # noqa: PLC0415 - an extra
+        for module in ("joserfc", "httpx2"):  # this extra brings that of the console, too
+            if find_spec(module) is None:
+                raise extra_missing(module)
+        from reliable_mq.console.http_oidc import OidcSettings  # noqa: PLC0415 - an extra
+
         return OidcSettings(
             issuer=self.issuer,
             client_id=self.client_id,
