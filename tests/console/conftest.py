@@ -1,16 +1,23 @@
-"""An application whose console the tests visit, and a browser that follows no redirect."""
+"""Applications whose consoles the tests visit, and a browser that follows no redirect.
 
+`mq` has no broker that can be asked; `shop` is at a real one.
+"""
+
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
 from starlette.testclient import TestClient
+from tests.console.oidc_provider import Provider, served
 
 from reliable_mq import ReliableMQ
 from reliable_mq.console import console_app
 
 Browse = Callable[..., TestClient]
+_numbers = itertools.count(1)
 
 
 def visitor(app: Any, peer: str = "127.0.0.1") -> TestClient:
@@ -47,3 +54,41 @@ def browse(mq: ReliableMQ) -> Iterator[Browse]:
     yield browse
     for each in opened:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ReliableMQBroker(tmp_path_factory.mktemp("broker"), "ASYNC_FLUSH") as running:
+        yield running.name_server_address
+
+
+@pytest.fixture
+def group() -> str:
+    return f"billing-{next(_numbers)}"
+
+
+@pytest.fixture
+def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
+    """Give an application at the broker."""
+    made = ReliableMQ("shop", database=postgres_url, broker=broker)
+    made.topic("orders", groups=[group])
+
+    @made.consumer("orders", group=group)
+    def pay(_order: dict[str, Any]) -> None: ...
+
+    made.create_tables()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(shop: ReliableMQ) -> Iterator[TestClient]:
+    with visitor(console_app(shop, secret="shared")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Give a provider of OpenID Connect."""
+    with served() as running:
+        yield running

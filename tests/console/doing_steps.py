@@ -39,11 +39,13 @@ def look(
     return client.post("/do", data=form)
 
 
-def start(client: TestClient, preview: Any, why: str = WHY, rate: str = "10000") -> Any:
+def start(
+    client: TestClient, preview: Any, why: str = WHY, rate: str = "10000", typed: str = ""
+) -> Any:
     """Start what a preview shows."""
     assert preview.status_code == 200, preview.text
     form = {name: field(preview.text, name) for name in ("token", "sealed")}
-    return client.post("/do/start", data=form | {"why": why, "rate": rate})
+    return client.post("/do/start", data=form | {"why": why, "rate": rate, "typed": typed})
 
 
 def state_of(client: TestClient, place: str) -> dict[str, Any]:

@@ -1,12 +1,8 @@
 """Dead letters at a real broker: retried, voided, and sent again as a changed copy."""
 
-import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.console.conftest import visitor
@@ -21,39 +17,7 @@ from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.console import console_app
 
 pytestmark = pytest.mark.processes
-_numbers = itertools.count(1)
 RETRY, VOID, COPY = "dead-letter-retry", "dead-letter-void", "dead-letter-copy"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ReliableMQBroker(tmp_path_factory.mktemp("broker"), "ASYNC_FLUSH") as running:
-        yield running.name_server_address
-
-
-@pytest.fixture
-def group() -> str:
-    return f"billing-{next(_numbers)}"
-
-
-@pytest.fixture
-def shop(broker: str, group: str, postgres_url: str) -> Iterator[ReliableMQ]:
-    """Give an application at the broker."""
-    made = ReliableMQ("shop", database=postgres_url, broker=broker)
-    made.topic("orders", groups=[group])
-
-    @made.consumer("orders", group=group)
-    def pay(_order: dict[str, Any]) -> None: ...
-
-    made.create_tables()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(shop: ReliableMQ) -> Iterator[TestClient]:
-    with visitor(console_app(shop, secret="shared")) as opened:
-        yield opened
 
 
 def give_up(broker: str, group: str, body: bytes = b'{"order": 1}', reason: str = "") -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = "deploy/grafana/reliable_mq.json"
+CONSOLE_DASHBOARD = "deploy/grafana/reliable_mq_console.json"
 PINS = ".github/constraints.txt"
-NOT_PRINTED = (DASHBOARD, PINS)
+NOT_PRINTED = (DASHBOARD, CONSOLE_DASHBOARD, PINS)
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".service": "ini", ".timer": "ini"}
 HOST = "../../how-to/deployment.md#containers-the-brokers-address"
 
@@ -22,7 +23,7 @@ PAGES = {
     "kubernetes": "Kubernetes manifests",
     "systemd": "systemd units",
     "prometheus": "Alert rules for Prometheus",
-    "grafana": "Grafana dashboard",
+    "grafana": "Grafana dashboards",
 }
 """The folder of deploy/, or for a file there its own name -> the title of its page."""
 
@@ -51,8 +52,9 @@ Name the file under `rule_files` of Prometheus.
 [Metrics](../metrics.md#alert-rules) has a table of what each rule means.
 """,
     "grafana": """
-Import it in Grafana: *Dashboards*, *New*, *Import*. It asks for a data source of Prometheus. The
-file is long, so this page lists its panels only.
+Import them in Grafana: *Dashboards*, *New*, *Import*. It asks for a data source of Prometheus. The
+files are long, so this page lists their panels only. The second one is about what the console
+serves at its address `/metrics`.
 """,
 }
 

@@ -27,7 +27,8 @@ _VARIABLE = re.compile(r"\bRELIABLE_MQ_([A-Z_]+)")
 _TARGET = re.compile(r"(?:`|^|\$ )make ([a-z]+)\b", re.MULTILINE)
 _MODULE = re.compile(r"\bpython -m ((?:tests|bench|examples)\.[\w.]+)")
 OTHER_VARIABLES = {"MYSQLD", "CRASH_LOG", "CRASH_AT", "EVERY_STEP"} | {
-    *("APP", "CONSOLE_SECRET", "HEALTH_FILE", "METRICS_HOST", "SECRETS_DIR"),
+    *("APP", "CONSOLE_SECRET", "CONSOLE_OIDC_SECRET", "HEALTH_FILE", "METRICS_HOST"),
+    "SECRETS_DIR",
 }
 """Variables of tests and of `reliable_mq.testing`, and those of commands only."""
 DJANGO_VERBS = {"send", "send_many"}
@@ -87,7 +88,9 @@ def _import_faults(module: str, names: list[str]) -> Iterator[str]:
     if module.startswith("reliable_mq.contrib.django"):  # it imports in a project of Django only
         source = (ROOT / "src" / module.replace(".", "/")).with_suffix("")
         text = "".join(
-            path.read_text() for path in (source, *source.glob("*.py")) if path.is_file()
+            path.read_text()
+            for path in (source.with_suffix(".py"), *source.glob("*.py"))
+            if path.is_file()
         )
         yield from (
             f"from {module} import {name}: there is no such name"

@@ -37,6 +37,7 @@ PURPOSES = {
     "otel": "`OpenTelemetryMiddleware`, and trace contexts by OpenTelemetry",
     "observability": "both of these",
     "console": "`reliable-mq console`: pages for the people on call",
+    "oidc": "log-in to the console at a provider of OpenID Connect",
     "grpc": "`reliable-mq proxy` and `--grpc-port`: Apache's 5.x clients",
     "lz4": "messages that are compressed with LZ4",
     "zstd": "messages that are compressed with Zstandard",

@@ -22,6 +22,8 @@ HOW_TO: tuple[str, ...] = (
         "own_session",
         "dead_letters",
         "console",
+        "console_work",
+        "console_log_in",
         "on_call",
         "pause_consumer",
         "handle_again",

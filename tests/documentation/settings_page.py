@@ -68,6 +68,11 @@ The default of `--metrics-host`: the address at which metrics are served. Defaul
 
 Signs the sessions of `reliable-mq console`. Processes that serve one console share it. Default: a
 new one at each start, so everybody logs in again.
+
+### RELIABLE_MQ_CONSOLE_OIDC_SECRET
+
+The secret of `reliable-mq console` at its provider of OpenID Connect, the default of
+`--oidc-secret`. Default: none, for a client without a secret.
 """
 
 CLIENT_HEAD = """# Settings of the client

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reliable_mq.reconcile.judgement.events import ODD
-from reliable_mq.reconcile.judgement.evidence import evidence_of, sentence
+from reliable_mq.reconcile.judgement.evidence import cut, evidence_of, recorded_row, sentence
 from reliable_mq.reconcile.judgement.judge import VERDICTS
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
@@ -216,3 +216,27 @@ def test_every_value_has_a_name_of_its_own() -> None:
     }
     for name in ("differing_topic", "dead_letter_reason", "acknowledged_by", "lease_owner"):
         assert name in told
+
+
+def test_a_repair_finds_in_the_evidence_what_it_asks_of_the_row() -> None:
+    seen = {
+        "message_id": "m",
+        "consumer_group": "billing",
+        "topic": "orders",
+        "stub_status": 0,
+        "stub_count": 0,
+        "stub_update_date": MOMENT,
+        "stub_offset": 0,
+        "log_owner": "shop-1",
+        "log_state": 0,
+        "record_broker_name": "broker-a",
+        "record_queue_id": 0,
+        "record_queue_offset": 0,
+    }
+    given = row(Verdict.STUCK, **seen)
+    found = recorded_row(given, evidence_of(given))
+    assert {name: found[name] for name in seen} == seen | {"stub_update_date": cut(MOMENT)}
+    bare = row(Verdict.LOST, message_id="m", consumer_group="", topic=None, stub_status=ODD)
+    assert recorded_row(bare, evidence_of(bare))["stub_status"] == ODD
+    assert recorded_row(bare, {"stub_changed": "soon", "stub_status": 7})["stub_status"] is None
+    assert recorded_row(bare, {"stub_changed": "soon"})["stub_update_date"] is None

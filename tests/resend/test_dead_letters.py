@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from tests.resend.worlds import World
 
 from reliable_mq.database.sql_types import utc_datetime
@@ -11,14 +10,6 @@ from reliable_mq.escalate.sql_settlement import settlement_of
 
 A = "a".ljust(32, "0")
 RETRY = "r" * 32
-
-
-@pytest.fixture
-def letters(world: World) -> SqlDeadLetters:
-    database = world.database
-    return SqlDeadLetters(
-        database.stubs, database.logs, world.escalations, world.audit, database.dialect
-    )
 
 
 def give_up(world: World, *, group: str = "g", now: float = 110.0) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name only metrics and labels that are declared."""
+"""The dashboards and the alert rules name only metrics and labels that are declared."""
 
 import json
 import re
@@ -15,7 +15,7 @@ yaml = pytest.importorskip("yaml")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "reliable_mq.rules.yml"
-DASHBOARD = DEPLOY / "grafana" / "reliable_mq.json"
+DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 TARGET_LABELS = {"instance", "job", "le"}
 _STRING = re.compile(r'"[^"]*"')
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
@@ -28,8 +28,16 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
+def dashboards() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in DASHBOARDS]
+
+
+def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in dashboard["panels"] if each["type"] != "row"]
+
+
 def panels() -> list[dict[str, Any]]:
-    return [each for each in json.loads(DASHBOARD.read_text())["panels"] if each["type"] != "row"]
+    return [each for dashboard in dashboards() for each in panels_of(dashboard)]
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -38,8 +46,9 @@ def expressions() -> Iterator[tuple[str, str]]:
     for panel in panels():
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
-    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"][1:]:
-        yield variable["name"], variable["definition"]
+    for dashboard in dashboards():
+        for variable in dashboard["templating"]["list"][1:]:
+            yield variable["name"], variable["definition"]
 
 
 def named(expression: str) -> Iterator[tuple[str, set[str]]]:
@@ -64,7 +73,7 @@ def test_each_metric_and_label_of_an_expression_is_declared(title: str, expressi
     for name, selected in found:
         metric = METRICS[_base(name) or name]
         assert not metric.alias_of, f"{title}: {name} is an earlier name"
-        assert selected <= set(metric.labels), title
+        assert selected <= {*metric.labels, "instance", "job"}, title
         known |= set(metric.labels)
     for labels in _BY.findall(expression):
         assert {label.strip() for label in labels.split(",")} <= known, title
@@ -114,6 +123,10 @@ def test_each_log_event_that_a_rule_names_is_in_the_catalogue() -> None:
             assert set(words) <= EVENTS.keys(), rule["alert"]
 
 
+def test_dashboards_are_told_apart() -> None:
+    assert len({each["uid"] for each in dashboards()}) == len(DASHBOARDS) == 2
+
+
 def test_legends_name_only_labels_of_their_series() -> None:
     for panel in panels():
         for target in panel["targets"]:
@@ -123,9 +136,11 @@ def test_legends_name_only_labels_of_their_series() -> None:
             assert labels <= known, panel["title"]
 
 
-def test_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("dashboard", dashboards(), ids=lambda each: str(each["uid"]))
+def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in panels():
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    for panel in panels_of(dashboard):
         at = panel["gridPos"]
         cells = {
             (x, y)

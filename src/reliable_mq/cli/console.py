@@ -5,6 +5,7 @@ import getpass
 import ipaddress
 import logging
 import os
+import shlex
 import socket
 import sys
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ import typer
 
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import log_options
+from reliable_mq.cli.console_oidc import OidcOptions, oidc_options
 from reliable_mq.cli.database_options import application_of
 from reliable_mq.cli.saying import say
 from reliable_mq.cli.serving import stop_signals
@@ -25,6 +27,15 @@ from reliable_mq.limits import PORT_MAX
 
 SECRET_VARIABLE = "RELIABLE_MQ_CONSOLE_SECRET"  # noqa: S105 - the name of a variable
 PASSWORD_LENGTH_MIN = 8
+IncrementOptions = Annotated[
+    str,
+    typer.Option(
+        metavar="OPTIONS",
+        help="Options of `reliable-mq reconcile` for increments that are started from a page, in"
+        " one text, such as '--store DIR --out DIR'.",
+        show_default=False,
+    ),
+]
 
 Users = Annotated[
     Path | None,
@@ -65,9 +76,11 @@ Runs = Annotated[
 
 
 @takes_options_of(options.named_place_of, "place")
+@takes_options_of(oidc_options, "oidc")
 def command(
     *,
     place: options.Place,
+    oidc: OidcOptions,
     broker: options.Broker = "",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0: a free one.", min=0, max=PORT_MAX)] = 8080,
@@ -79,6 +92,7 @@ def command(
     trace_url: TraceUrl = "",
     store: Stores = None,
     runs: Runs = None,
+    increment_options: IncrementOptions = "",
     log_format: log_options.Format = None,
     log_level: log_options.Level = None,
 ) -> None:
@@ -87,6 +101,7 @@ def command(
     When it is ready, it prints one line: "ready console=http://HOST:PORT". Without --users, it
     serves this machine only, and everybody here is an admin. SIGTERM stops it.
     """
+    provider = oidc.settings()
     with extra_of("reliable-mq console"):
         import uvicorn  # noqa: PLC0415 - an extra
 
@@ -94,7 +109,7 @@ def command(
     if add_user:
         _add_user(users, add_user, role)
         return
-    if users is None and not _is_here(host):
+    if users is None and provider is None and not _is_here(host):
         raise UsageError(
             f"--host {host}: without --users, the console serves 127.0.0.1 only: everybody who"
             " reaches it would be an admin; make a file with --users FILE --add-user NAME"
@@ -114,11 +129,20 @@ def command(
         trace_url=trace_url,
         runs=runs,
         stores=store or (),
+        oidc=provider,
+        increment_options=_words(increment_options),
     )
     try:
         asyncio.run(_serve(uvicorn, app, host, port))
     finally:
         mq.close()
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--increment-options: {error}") from error
 
 
 def _is_here(host: str) -> bool:

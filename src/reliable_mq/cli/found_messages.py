@@ -39,7 +39,7 @@ def history_of(
     Args:
         databases: those that are asked.
         message_id: the message.
-        seconds: PostgreSQL ends a statement after this time.
+        seconds: the database ends a statement after this time.
     """
     return merged([_history(each, message_id, seconds) for each in databases])
 
@@ -84,7 +84,7 @@ def ids_by_key(
     Args:
         databases: those that are asked.
         key: the key.
-        seconds: PostgreSQL ends a statement after this time.
+        seconds: the database ends a statement after this time.
     """
     found: dict[str, None] = {}
     for database in databases:

@@ -10,17 +10,23 @@ from reliable_mq.console.deeds_cluster import (
 )
 from reliable_mq.console.deeds_copies import COPY_DEAD_LETTER
 from reliable_mq.console.deeds_dead_letters import RETRY_DEAD_LETTERS, VOID_DEAD_LETTERS
+from reliable_mq.console.deeds_deletes import DELETE_GROUP, DELETE_TOPIC
+from reliable_mq.console.deeds_findings import REPAIR_FINDINGS, VOID_FINDINGS
+from reliable_mq.console.deeds_increment import START_INCREMENT
 from reliable_mq.console.deeds_stubs import RETRY_STUBS, VOID_STUBS
 
 DEEDS: tuple[Deed, ...] = (
     *(RETRY_STUBS, VOID_STUBS),
     *(RETRY_DEAD_LETTERS, VOID_DEAD_LETTERS, COPY_DEAD_LETTER),
+    *(REPAIR_FINDINGS, VOID_FINDINGS, START_INCREMENT),
     *(PAUSE_TOPIC, RESUME_TOPIC, PAUSE_GROUP, RESUME_GROUP, RESET_OFFSETS),
+    *(DELETE_TOPIC, DELETE_GROUP),
 )
 
 DEED_BY_NAME: dict[str, Deed] = {each.name: each for each in DEEDS}
 
 _TEMPLATES = {
+    "runs": "list_runs.html",
     "topics": "list_topics.html",
     "queues": "list_queues.html",
     "dead-letters": "list_dead_letters.html",

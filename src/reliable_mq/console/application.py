@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_upkeep import actor
@@ -21,12 +21,15 @@ for _module in ("starlette", "jinja2", "prometheus_client"):
 from starlette.applications import Starlette  # noqa: E402 - after the check
 from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
+from starlette.routing import BaseRoute  # noqa: E402
 
 from reliable_mq.console.asyncio_threads import in_thread  # noqa: E402
 from reliable_mq.console.doing import Doing  # noqa: E402
+from reliable_mq.console.figures import ConsoleFigures  # noqa: E402
 from reliable_mq.console.file_records import stores_of  # noqa: E402
 from reliable_mq.console.file_runs import RUN_FILES  # noqa: E402
-from reliable_mq.console.guard import Allow, Door, PageGuard  # noqa: E402
+from reliable_mq.console.guard import Allow, Door, Oidc, PageGuard  # noqa: E402
+from reliable_mq.console.mounted import ConsoleBeside, checked_place  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
 from reliable_mq.console.saved_filters import SavedFilters  # noqa: E402
@@ -35,6 +38,10 @@ from reliable_mq.console.sources import ConsoleSources  # noqa: E402
 from reliable_mq.console.trace_links import checked_template  # noqa: E402
 from reliable_mq.console.users import UserFile  # noqa: E402
 from reliable_mq.console.work import Works  # noqa: E402
+from reliable_mq.telemetry.families import SampleCollector  # noqa: E402
+
+if TYPE_CHECKING:
+    from reliable_mq.console.http_oidc import OidcProvider, OidcSettings
 
 
 def console_app(
@@ -47,10 +54,13 @@ def console_app(
     trace_url: str = "",
     runs: Path | str | None = None,
     stores: Sequence[str] = (),
+    oidc: "OidcSettings | None" = None,
+    increment_options: Sequence[str] = (),
 ) -> Starlette:
     """Return the console of an application as an ASGI application.
 
-    Without `users` and `allow`, everybody who reaches it by a name of this machine is an admin.
+    Without `users`, `oidc` and `allow`, everybody who reaches it by a name of this machine is an
+    admin.
 
     Args:
         mq: the application.
@@ -65,34 +75,56 @@ def console_app(
         runs: the folder of `reconcile --out`: its runs are listed, too.
         stores: folders of brokers' stores at this machine, as "broker-a=DIR" or "DIR": a message
             is read there while its broker is away.
+        oidc: a provider of OpenID Connect at which people log in, beside `users` or alone; extra
+            `oidc`.
+        increment_options: options of `reliable-mq reconcile` for increments that are started from
+            a page, such as `["--store", "/var/lib/reliable-mq"]`.
 
     Raises:
         ConfigurationError: the file of users cannot be read, both ways in are given, `trace_url` is
-            no address with the placeholder, or a folder is not there.
-        ExtraMissing: the extra `console` is not installed.
+            no address with the placeholder, a folder is not there, or an option is not for an
+            increment.
+        ExtraMissing: the extra `console` is not installed, or `oidc`.
     """
-    if users is not None and allow is not None:
-        raise ConfigurationError("give either users= or allow=")
-    door = Door(UserFile(Path(users)) if users is not None else None, allow, actor())
+    if allow is not None and (users is not None or oidc is not None):
+        raise ConfigurationError("give either allow=, or users= and oidc=")
+    provider = None if oidc is None else _provider_of(oidc)
+    door = Door(
+        UserFile(Path(users)) if users is not None else None,
+        allow,
+        actor(),
+        None if provider is None else Oidc(provider.host, provider.settings.proof),
+    )
     folder = Path(runs) if runs else None
     if folder is not None and not folder.is_dir():
         raise ConfigurationError(f"--runs {folder}: there is no such folder")
-    sources = ConsoleSources(mq, broker=broker, runs=folder, stores=stores_of(stores))
+    sources = ConsoleSources(
+        mq,
+        broker=broker,
+        runs=folder,
+        stores=stores_of(stores),
+        increment_options=increment_options,
+    )
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
+    figures = ConsoleFigures()
     hidden = () if folder is not None else (RUN_FILES.name,)
-    render, works = Renderer(mq.name, checked_template(trace_url), hidden), Works()
-    pages = Pages(sources, render, _metrics_of(mq))
+    render = Renderer(mq.name, checked_template(trace_url), hidden)
+    works = Works(figures)
+    pages = Pages(sources, render, _metrics_of(mq, figures))
     doing = Doing(sources, render, seal, works)
+    log_in = [] if provider is None else _log_in_routes(provider, render, seal)
 
     @asynccontextmanager
     async def closing(_app: Any) -> AsyncIterator[None]:
         yield
         await in_thread(works.close)
         await in_thread(sources.close)
+        if provider is not None:
+            await in_thread(provider.close)
 
     return Starlette(
-        routes=[*pages.routes(), *doing.routes(), *SavedFilters(sources).routes()],
-        middleware=[Middleware(PageGuard, door=door, seal=seal)],
+        routes=[*log_in, *pages.routes(), *doing.routes(), *SavedFilters(sources).routes()],
+        middleware=[Middleware(PageGuard, door=door, seal=seal, figures=figures)],
         exception_handlers={HTTPException: pages.fault, Exception: pages.fault},
         lifespan=closing,
     )
@@ -110,11 +142,16 @@ def mount(
     trace_url: str = "",
     runs: Path | str | None = None,
     stores: Sequence[str] = (),
-) -> None:
-    """Mount the console into an application of Starlette or FastAPI.
+    oidc: "OidcSettings | None" = None,
+    increment_options: Sequence[str] = (),
+) -> Any:
+    """Mount the console into an application of Starlette or FastAPI, or beside another one.
+
+    Returns the application to serve. That of Starlette and FastAPI is `app`; an application that
+    cannot mount others, such as that of Django, stays as it is, and is a part of the returned one.
 
     Args:
-        app: the application.
+        app: the application, for ASGI.
         path: where, such as "/mq".
         mq: the application's messaging.
         users: see `console_app`.
@@ -124,15 +161,17 @@ def mount(
         trace_url: see `console_app`.
         runs: see `console_app`.
         stores: see `console_app`.
+        oidc: see `console_app`.
+        increment_options: see `console_app`.
 
     Raises:
         ConfigurationError: nobody says who may see it. The address at which the application is
             served is not known here.
     """
-    if users is None and allow is None:
+    if users is None and allow is None and oidc is None:
         raise ConfigurationError(
-            "a mounted console needs users= (a file) or allow= (a function): else everybody who"
-            " reaches the application could use it"
+            "a mounted console needs users= (a file), oidc= or allow= (a function): else everybody"
+            " who reaches the application could use it"
         )
     console = console_app(
         mq,
@@ -143,11 +182,28 @@ def mount(
         trace_url=trace_url,
         runs=runs,
         stores=stores,
+        oidc=oidc,
+        increment_options=increment_options,
     )
-    app.mount(path, console)
+    if not hasattr(app, "mount"):
+        return ConsoleBeside(app, checked_place(path), console)
+    app.mount(checked_place(path), console)
+    return app
 
 
-def _metrics_of(mq: ReliableMQ) -> Any:
+def _provider_of(settings: "OidcSettings") -> "OidcProvider":
+    from reliable_mq.console.http_oidc import OidcProvider  # noqa: PLC0415 - an extra
+
+    return OidcProvider(settings)
+
+
+def _log_in_routes(provider: "OidcProvider", render: Renderer, seal: Seal) -> list[BaseRoute]:
+    from reliable_mq.console.oidc_pages import OidcPages  # noqa: PLC0415 - an extra
+
+    return OidcPages(provider, render, seal).routes()
+
+
+def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Any:
     from prometheus_client import (  # noqa: PLC0415 - an extra
         CONTENT_TYPE_LATEST,
         CollectorRegistry,
@@ -158,4 +214,5 @@ def _metrics_of(mq: ReliableMQ) -> Any:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     mq.meter(registry).register_databases()
+    registry.register(SampleCollector(figures.samples, "console"))
     return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

@@ -92,6 +92,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
         is_final: it cannot be undone; its button says so.
         back: the address of the page that its form is on, without `of_list`.
         moments: the names of its fields that take a time, such as "-1h".
+        typed: returns the name that a person has to type; None: nothing has to be typed.
     """
 
     name: str
@@ -103,11 +104,19 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
     back: str = "/"
     moments: tuple[str, ...] = ()
+    typed: Callable[[Chosen], str] | None = None
 
     @property
     def place(self) -> str:
         """The address of the page that its form is on."""
         return f"/{self.of_list.name}" if self.of_list else self.back
+
+
+def typed_fault(deed: Deed, chosen: Chosen, text: str) -> str:
+    """Return what is wrong with the name that a person has typed; "": it is the right one."""
+    if deed.typed is None or text == deed.typed(chosen):
+        return ""
+    return f"type {deed.typed(chosen)} to say that this is meant: what was typed is another name"
 
 
 def counted(counts: Mapping[str, int], what: str, shown: int = 12) -> list[str]:

@@ -28,7 +28,7 @@ from reliable_mq.reconcile.moments import parse_moment
 START, END = "start", "end"
 
 
-def _named(chosen: Chosen, kind: str) -> str:
+def named(chosen: Chosen, kind: str) -> str:
     """Return the topic or the group that a form names.
 
     Raises:
@@ -42,11 +42,12 @@ def _named(chosen: Chosen, kind: str) -> str:
     return name
 
 
-def _now(sources: ConsoleSources) -> datetime:
+def now_of(sources: ConsoleSources) -> datetime:
+    """Return the time by the clock of the first database, which has the audit of what is done."""
     return utc_datetime(next(iter(sources.databases.values())).clock.measured_now())
 
 
-def _one_part(
+def one_part(
     sources: ConsoleSources,
     sealed: Sealed,
     order: Order,
@@ -83,7 +84,7 @@ def _until(chosen: Chosen) -> datetime | None:
 
 
 def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    topic, until = _named(chosen, "topic"), _until(chosen)
+    topic, until = named(chosen, "topic"), _until(chosen)
     if until is not None and until <= datetime.now(UTC):
         raise NothingToDo("the end of the pause is over already: name a time to come, or none")
     end = f"{until:%Y-%m-%d %H:%M:%S} UTC" if until else "it is resumed"
@@ -95,13 +96,13 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
             "Committed stubs wait safely; nothing is lost.",
         ],
         doubles=[],
-        seen_at=_now(sources),
+        seen_at=now_of(sources),
     )
 
 
 def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
-    topic, until = _named(chosen, "topic"), _until(chosen)
+    topic, until = named(chosen, "topic"), _until(chosen)
     sources.mq.resending.pause(
         topic, until=until, note=order.why, by=order.actor, run_id=order.number
     )
@@ -109,7 +110,7 @@ def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
 
 
 def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    topic = _named(chosen, "topic")
+    topic = named(chosen, "topic")
     gates = sources.mq.resending.topics().values()
     if not any(topic in each for each in gates):
         raise NothingToDo(f"topic {topic} is neither paused nor closed")
@@ -118,12 +119,12 @@ def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
         lines=[f"topic {topic}"],
         happens=["The stubs that wait for the topic are due at once."],
         doubles=[],
-        seen_at=_now(sources),
+        seen_at=now_of(sources),
     )
 
 
 def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    topic = _named(sealed.chosen, "topic")
+    topic = named(sealed.chosen, "topic")
     changed = sources.mq.resending.resume(
         topic, note=order.why, by=order.actor, run_id=order.number
     )
@@ -132,7 +133,7 @@ def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iter
 
 def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview]:
     def look(sources: ConsoleSources, chosen: Chosen) -> Preview:
-        group = _named(chosen, "group")
+        group = named(chosen, "group")
         with sources.admin() as admin:
             answers = admin.groups.settings(group)
         there = [name for name, each in answers.value.items() if each.may_consume != may_consume]
@@ -152,7 +153,7 @@ def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview
             lines=[f"group {group} at broker {', '.join(there)}"],
             happens=happens,
             doubles=[],
-            seen_at=_now(sources),
+            seen_at=now_of(sources),
         )
 
     return look
@@ -160,7 +161,7 @@ def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview
 
 def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]:
     def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-        group = _named(sealed.chosen, "group")
+        group = named(sealed.chosen, "group")
 
         def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
             with sources.admin() as admin:
@@ -169,13 +170,13 @@ def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order],
             return on, done.failures
 
         action = "group resume" if may_consume else "group pause"
-        yield _one_part(sources, sealed, order, action, act)
+        yield one_part(sources, sealed, order, action, act)
 
     return parts
 
 
 def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
-    group, topic, to = _named(chosen, "group"), _named(chosen, "topic"), chosen.more["to"]
+    group, topic, to = named(chosen, "group"), named(chosen, "topic"), chosen.more["to"]
     if to == START:
         return admin.offsets.reset_to_start(group, topic, dry_run=dry_run)
     if to == END:
@@ -218,7 +219,7 @@ def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
         ],
         happens=happens,
         doubles=doubles,
-        seen_at=_now(sources),
+        seen_at=now_of(sources),
     )
 
 
@@ -235,7 +236,7 @@ def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
         place = {"group": chosen.more["group"], "topic": chosen.more["topic"]}
         return place | {"queues": queues} if queues else {}, done.failures
 
-    yield _one_part(sources, sealed, order, "group reset", act)
+    yield one_part(sources, sealed, order, "group reset", act)
 
 
 PAUSE_TOPIC = Deed(

@@ -4,7 +4,6 @@ A retry is that of `reliable-mq dlq retry`, voiding that of `reliable-mq stub vo
 message of a transaction, together with its entry in the audit.
 """
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -25,12 +24,10 @@ from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.escalate.dead_letter import DeadLetter
+from reliable_mq.escalate.sql_dead_letters import MEANWHILE
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.thread_dead_letters import AT_ONCE
 from reliable_mq.outbox.stub import StubEvent
-
-_ONE_AT_A_TIME = threading.Lock()
-"""Two people of one console do not retry one dead letter twice."""
 
 
 def _found(sources: ConsoleSources, chosen: Chosen) -> list[DeadLetter]:
@@ -93,17 +90,17 @@ def _retry_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
     actions = dead_letter_actions(sources)
     rest = iter(_seen(sources, sealed))
     while part := [*islice(rest, min(AT_ONCE, order.part_rows))]:
-        with _ONE_AT_A_TIME:
-            still = actions.still_open(part)
-            outcome = actions.retry(still, actor=order.actor, why=order.why, work=order.number)
-        refused = {place: why for place, why in outcome.items() if why}
+        still = actions.still_open(part)
+        outcome = actions.retry(still, actor=order.actor, why=order.why, work=order.number)
+        left = {place: why for place, why in outcome.items() if why}
+        taken = sum(why.startswith(MEANWHILE) for why in left.values())
         yield Part(
             {
-                Outcome.DONE: len(outcome) - len(refused),
-                Outcome.CHANGED: len(part) - len(outcome),
-                Outcome.REFUSED: len(refused),
+                Outcome.DONE: len(outcome) - len(left),
+                Outcome.CHANGED: len(part) - len(outcome) + taken,
+                Outcome.REFUSED: len(left) - taken,
             },
-            tuple(f"{group} {each}: {why}" for (group, each), why in refused.items())[:3],
+            tuple(f"{group} {each}: {why}" for (group, each), why in left.items())[:3],
         )
 
 

@@ -31,6 +31,7 @@ from reliable_mq.console.deeds import (
     NothingToDo,
     Sealed,
     order_of,
+    typed_fault,
 )
 from reliable_mq.console.deeds_cluster import END, START
 from reliable_mq.console.deeds_copies import letter_to_copy, text_of
@@ -150,6 +151,8 @@ class Doing:
             chosen=sealed.chosen,
             sealed=self._seal.sealed("preview", msgspec.json.encode(sealed)),
             fault=fault,
+            name=deed.typed(sealed.chosen) if deed.typed is not None else "",
+            typed=given.get("typed", ""),
             why=given.get("why", ""),
             rate=given.get("rate", str(RATE)),
             rate_max=RATE_MAX,
@@ -191,8 +194,9 @@ class Doing:
         person = must_be(request, deed.role)
         if person.name != sealed.user:
             raise HTTPException(403, "this preview is another person's: make one of your own")
-        given = {"why": _one(form, "why").strip(), "rate": _one(form, "rate").strip()}
+        given = {name: _one(form, name).strip() for name in ("why", "rate", "typed")}
         fault = _why_fault(given["why"]) or _rate_fault(given["rate"])
+        fault = fault or typed_fault(deed, sealed.chosen, given["typed"])
         if fault:
             return self._preview_page(request, deed, sealed, fault, given, 400)
         order = order_of(sealed, deed, person.name, given["why"], int(given["rate"]))

@@ -20,10 +20,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_mq.console.asyncio_threads import in_thread
+from reliable_mq.console.figures import ConsoleFigures
 from reliable_mq.console.sessions import (
+    OIDC_SECONDS,
     SESSION_SECONDS,
     LogInSession,
     LogInTries,
+    OidcPerson,
     Person,
     Seal,
     new_session,
@@ -49,7 +52,8 @@ _OWN_SITES = ("", "same-origin", "none")
 """What a browser says about a request of our own pages; "": it is too old to say it."""
 AT_ONCE = ("/static/", "/healthz")
 """Who asks does not matter, and no file and no thread is waited for."""
-FREE_PATHS = ("/readyz", "/log-in")
+OIDC_PATH = "/log-in/oidc"
+FREE_PATHS = ("/readyz", "/log-in", OIDC_PATH, f"{OIDC_PATH}/back")
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +61,15 @@ Allow = Callable[[HTTPConnection], tuple[str, Role] | None]
 """Returns the name and the role of who asks; None: nobody who may."""
 
 
+class Oidc(NamedTuple):
+    """Log-in at a provider: its host for people, and what its sessions have as their proof."""
+
+    host: str
+    proof: str
+
+
 class Door(NamedTuple):
-    """How people get in. One of: users who log in; a function of the application; everybody here.
+    """How people get in: users who log in, here or at a provider; a function; everybody here.
 
     `local_name`: the name in the audit if there are no users.
     """
@@ -66,6 +77,12 @@ class Door(NamedTuple):
     users: UserFile | None
     allow: Allow | None
     local_name: str
+    oidc: Oidc | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether everybody at this machine is an admin, and nobody else gets in."""
+        return self.users is None and self.allow is None and self.oidc is None
 
 
 class PageGuard:
@@ -75,15 +92,22 @@ class PageGuard:
         app: the pages.
         door: how people get in.
         seal: signs the sessions.
+        figures: counts the answers.
         now: seconds since the epoch.
     """
 
     def __init__(
-        self, app: ASGIApp, door: Door, seal: Seal, now: Callable[[], float] = time.time
+        self,
+        app: ASGIApp,
+        door: Door,
+        seal: Seal,
+        figures: ConsoleFigures,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
         self._door = door
         self._seal = seal
+        self._figures = figures
         self._now = now
         self._tries = LogInTries()
 
@@ -94,19 +118,22 @@ class PageGuard:
             return
         request = Request(scope)
         session, cookie = self._session(request)
+        begun, is_page = time.monotonic(), not page_path(request).startswith(AT_ONCE)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if is_page:
+                    self._figures.answered(message["status"], time.monotonic() - begun)
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
-                if cookie and "set-cookie" not in headers:
+                if cookie and f"{self._seal.cookie_name}=" not in headers.get("set-cookie", ""):
                     headers.append("Set-Cookie", cookie)
             await send(message)
 
         refused = self._refused_at_once(request, session)
-        if refused is None and not page_path(request).startswith(AT_ONCE):
+        if refused is None and is_page:
             refused = await in_thread(self._refused_or_fault, request, session)
         await (refused or self._app)(scope, receive, guarded)
 
@@ -122,12 +149,20 @@ class PageGuard:
     def cookie(self, request: Request, session: LogInSession) -> str:
         """Return the header that sets the cookie of a session."""
         name, text = self._seal.cookie_name, self._seal.cookie(session)
-        return self.cookie_of(request, name, text, int(SESSION_SECONDS))
+        return self.cookie_line(request, name, text, int(SESSION_SECONDS))
 
     @staticmethod
-    def cookie_of(request: Request, name: str, text: str, seconds: int) -> str:
-        """Return the header that sets a cookie for the pages of this console."""
-        path = request.scope.get("root_path", "") or "/"
+    def cookie_line(request: Request, name: str, text: str, seconds: int, path: str = "") -> str:
+        """Return the header that sets a cookie; no script can read it.
+
+        Args:
+            request: the request that is answered.
+            name: of the cookie.
+            text: its value.
+            seconds: how long the browser keeps it.
+            path: the pages that get it; "": all pages of this console.
+        """
+        path = path or request.scope.get("root_path", "") or "/"
         # A proxy with TLS says it. Who forges it only makes the cookie of their own stricter.
         proxied = request.headers.get("x-forwarded-proto", "")
         secure = "; Secure" if "https" in (request.scope.get("scheme"), proxied) else ""
@@ -145,7 +180,7 @@ class PageGuard:
         """Return the answer to who is at another machine and may not be; it waits for nothing."""
         request.state.session, request.state.guard = session, self
         request.state.person = None
-        if self._door.users is None and self._door.allow is None:
+        if self._door.is_local:
             peer = request.client.host if request.client else "127.0.0.1"
             if not (_is_here(request.headers.get("host", "")) and _is_loopback(peer)):
                 return PlainTextResponse(
@@ -179,8 +214,13 @@ class PageGuard:
         door = self._door
         if door.allow is not None:
             return door.allow(request)
-        if door.users is None:
+        if door.is_local:
             return door.local_name, Role.ADMIN
+        if session.role:
+            is_ours = door.oidc is not None and session.proof == door.oidc.proof
+            return (session.user, Role(session.role)) if is_ours else None
+        if door.users is None:
+            return None
         user = door.users.users().get(session.user) if session.user else None
         if user is not None and self._seal.proof(user.secret) != session.proof:
             user = None  # the password was changed
@@ -201,7 +241,32 @@ class PageGuard:
     @property
     def has_users(self) -> bool:
         """Whether people log in here."""
-        return self._door.users is not None
+        return self._door.users is not None or self._door.oidc is not None
+
+    @property
+    def ways(self) -> dict[str, Any]:
+        """The ways to log in, for a page: by a password, and at which provider."""
+        door = self._door
+        return {
+            "has_passwords": door.users is not None,
+            "provider": door.oidc.host if door.oidc is not None else "",
+        }
+
+    def note_refused(self) -> None:
+        """Count somebody whom the provider's answer does not let in."""
+        self._figures.log_in_refused()
+
+    def begin_try(self, request: Request) -> float:
+        """Count a try to log in; return how many seconds the address has to wait, 0: it may."""
+        return self._tries.begin(request.client.host if request.client else "", self._now())
+
+    def forget_try(self, request: Request) -> None:
+        """Take the newest try back: it was right."""
+        self._tries.forget(request.client.host if request.client else "")
+
+    def is_in_file(self, name: str) -> bool:
+        """Whether the file of users has this name."""
+        return self._door.users is not None and name in self._door.users.users()
 
     def log_in(self, request: Request, name: str, password: str) -> tuple[ConsoleUser | None, str]:
         """Return the user of a name and a password, or None and why not."""
@@ -209,9 +274,11 @@ class PageGuard:
             return None, "nobody logs in here"
         address, now = request.client.host if request.client else "", self._now()
         if (wait := self._tries.begin(address, now)) > 0:
+            self._figures.log_in_refused()
             return None, f"too many wrong passwords: try again in {wait:.0f} s"
         user = self._door.users.checked(name, password)
         if user is None:
+            self._figures.log_in_refused()
             return None, "there is no such user, or the password is another one"
         self._tries.forget(address)
         return user, ""
@@ -220,6 +287,15 @@ class PageGuard:
         """Begin a session of a user; None: end the session."""
         proof = self._seal.proof(user.secret) if user else ""
         session = new_session(user.name if user else "", self._now(), proof)
+        response.headers.append("Set-Cookie", self.cookie(request, session))
+
+    def begin_by_oidc(self, request: Request, person: OidcPerson, response: Response) -> None:
+        """Begin a session of somebody whom the provider knows."""
+        if self._door.oidc is None:
+            return
+        session = new_session(person.name, self._now(), self._door.oidc.proof)
+        until = self._now() + OIDC_SECONDS
+        session = session._replace(role=person.role.value, until=until)
         response.headers.append("Set-Cookie", self.cookie(request, session))
 
     def is_token(self, session: LogInSession, given: str) -> bool:
@@ -254,6 +330,12 @@ def page_path(request: HTTPConnection) -> str:
     """Return the path of a page below the place where the console is mounted."""
     path, root = request.scope["path"], request.scope.get("root_path", "")
     return str(path.removeprefix(root)) if root and path.startswith(root) else str(path)
+
+
+def inside(path: str) -> str:
+    """Return a path of this console; "": it is the address of another site."""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_ours and path.isprintable() and "\\" not in path else ""
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:

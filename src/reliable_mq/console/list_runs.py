@@ -1,13 +1,14 @@
 """The lists of reconciliation, from the tables of a database: its runs, and their findings."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import MetaData, exists, func, inspect, select
+from sqlalchemy import MetaData, Select, Table, exists, func, inspect, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import page_of, part_of, where_equal
+from reliable_mq.console.sql_pages import can_be_stored, page_of, part_of, where_equal
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
@@ -94,29 +95,51 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         if not inspect(connection).has_table(table.name):
             return ListPage((), away=_NO_TABLES)
         column = table.c
-        found = select(table)
-        found = where_equal(
-            found,
-            wanted,
-            run=column.run_id,
-            verdict=column.verdict,
-            topic=column.topic,
-            group=column.consumer_group,
-            message=column.message_id,
-        )
-        if wanted.text("not_in"):
-            other = table.alias()
-            found = found.where(
-                ~exists().where(
-                    other.c.run_id == wanted.text("not_in"),
-                    other.c.message_id == column.message_id,
-                    other.c.consumer_group == column.consumer_group,
-                    other.c.verdict == column.verdict,
-                )
-            )
+        found = matching_findings(table, wanted)
         key = (column.run_id, column.message_id, column.consumer_group)
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
     return ListPage([_finding_row(row) for row in rows], after)
+
+
+def matching_findings(table: Table, wanted: WantedPage) -> Select[Any]:
+    """Return the statement that selects the findings that a filter matches, in no order."""
+    column = table.c
+    found = where_equal(
+        select(table),
+        wanted,
+        run=column.run_id,
+        verdict=column.verdict,
+        topic=column.topic,
+        group=column.consumer_group,
+        message=column.message_id,
+    )
+    if wanted.text("not_in"):
+        other = table.alias()
+        found = found.where(
+            ~exists().where(
+                other.c.run_id == wanted.text("not_in"),
+                other.c.message_id == column.message_id,
+                other.c.consumer_group == column.consumer_group,
+                other.c.verdict == column.verdict,
+            )
+        )
+    return found
+
+
+def finding_id(row: Mapping[str, Any]) -> str:
+    """Return the text by which a form names a finding."""
+    key = [row["run_id"], row["message_id"], row["consumer_group"]]
+    return json.dumps(key, ensure_ascii=False)
+
+
+def finding_key(text: str) -> tuple[str, str, str] | None:
+    """Return run, message and group of such a text; None: it is none."""
+    try:
+        run, message_id, group = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    key = (run, message_id, group)
+    return key if all(isinstance(each, str) and can_be_stored(each) for each in key) else None
 
 
 def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +176,7 @@ FINDINGS = RowList(
     ),
     page=_findings,
     of_database=True,
+    id_of=finding_id,
 )
 
 

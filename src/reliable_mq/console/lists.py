@@ -106,6 +106,7 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
         page: reads a page.
         of_database: whether it is of one database, which the parameter `database` names.
         id_of: returns the value of a row by which an action names it; None: rows cannot be marked.
+        is_read_at_once: whether each page reads all rows before it, so that an export asks for one.
         is_in_menu: whether the menu has it; without, links of other pages lead to it.
     """
 
@@ -118,7 +119,13 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
     page: Callable[[ConsoleSources, WantedPage], ListPage]
     of_database: bool = False
     id_of: Callable[[Mapping[str, Any]], str] | None = None
+    is_read_at_once: bool = False
     is_in_menu: bool = True
+
+    @property
+    def export_rows(self) -> int:
+        """How many rows a page of an export has."""
+        return EXPORT_ROWS_MAX if self.is_read_at_once else EXPORT_ROWS
 
 
 def wanted_of(
@@ -221,7 +228,7 @@ def all_rows(
     kind: RowList, sources: ConsoleSources, wanted: WantedPage, found: ListPage
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of all pages from the found one on, up to a million."""
-    page = wanted._replace(limit=EXPORT_ROWS)
+    page = wanted._replace(limit=kind.export_rows)
     count = 0
     while True:
         yield from found.rows

@@ -22,9 +22,8 @@ from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
 from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
 from reliable_mq.console.file_runs import report_of
-from reliable_mq.console.guard import HEADERS, PageGuard, form_of
+from reliable_mq.console.guard import HEADERS, PageGuard, form_of, inside
 from reliable_mq.console.lists import (
-    EXPORT_ROWS,
     FilterFault,
     RowList,
     WantedPage,
@@ -44,6 +43,8 @@ from reliable_mq.console.trace_links import trace_link
 from reliable_mq.measuring.sql_throughput import Happening
 
 Endpoint = Callable[[Request], Response]
+EXPORT_SECONDS = 60.0
+"""An export waits for its first page for this time: that may be all of it."""
 LISTED = {each.name for each in ROW_LISTS}
 
 
@@ -190,7 +191,8 @@ class Pages:
                 return self._list_page(request, kind, wanted, page, (), 400)
             away = (answer.fault,) if page is None else page.away
             return self._list_page(request, kind, wanted, "", away, 200, page)
-        first = ask(lambda: _page_or_fault(kind, sources, wanted._replace(limit=EXPORT_ROWS)))
+        wanted = wanted._replace(limit=kind.export_rows)
+        first = ask(lambda: _page_or_fault(kind, sources, wanted), EXPORT_SECONDS)
         page = first.value
         if isinstance(page, str):
             return JSONResponse({"error": page}, 400)
@@ -247,7 +249,10 @@ class Pages:
     def log_in_page(self, request: Request) -> Response:
         """Ask for a name and a password."""
         wanted = request.query_params.get("to", "")
-        return self._render.page(request, "log_in.html", to=_inside(wanted), fault="", name="")
+        ways = request.state.guard.ways
+        return self._render.page(
+            request, "log_in.html", to=inside(wanted), fault="", name="", **ways
+        )
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session."""
@@ -258,9 +263,13 @@ class Pages:
         if user is None:
             status = 429 if fault.startswith("too many") else 403
             return self._render.page(
-                request, "log_in.html", status, to=_inside(to), fault=fault, name=name
+                *(request, "log_in.html", status),
+                to=inside(to),
+                fault=fault,
+                name=name,
+                **guard.ways,
             )
-        response = RedirectResponse(request.scope.get("root_path", "") + (_inside(to) or "/"), 303)
+        response = RedirectResponse(request.scope.get("root_path", "") + (inside(to) or "/"), 303)
         guard.begin(request, user, response)
         return response
 
@@ -315,12 +324,6 @@ def _page_or_fault(kind: RowList, sources: ConsoleSources, wanted: WantedPage) -
         return kind.page(sources, wanted)
     except FilterFault as error:
         return str(error)
-
-
-def _inside(path: str) -> str:
-    """Return a path of this console; "": it is the address of another site."""
-    is_ours = path.startswith("/") and not path.startswith(("//", "/\\"))
-    return path if is_ours and path.isprintable() and "\\" not in path else ""
 
 
 ByName: Mapping[str, RowList] = BY_NAME

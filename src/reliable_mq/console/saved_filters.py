@@ -122,7 +122,7 @@ class SavedFilters:
         guard: PageGuard = request.state.guard
         who = cookie_name(application, request.state.person.name)
         MutableHeaders(raw=response.raw_headers).append(
-            "Set-Cookie", guard.cookie_of(request, who, text, KEPT_SECONDS)
+            "Set-Cookie", guard.cookie_line(request, who, text, KEPT_SECONDS)
         )
         return response
 

@@ -20,6 +20,8 @@ from reliable_mq.console.users import Role
 COOKIE = "reliable_mq_console"
 """What the name of the cookie begins with; see `Seal.cookie_name`."""
 SESSION_SECONDS = 12 * 3600.0
+OIDC_SECONDS = 3_600.0
+"""A session of a provider's person: then it is asked again, as it may have taken the role away."""
 FAILED_MAX, FAILED_SECONDS = 5, 60.0
 """So many tries in so many seconds; then nobody at this address can log in."""
 KNOWN_MAX = 10_000
@@ -29,12 +31,14 @@ class LogInSession(NamedTuple):
     """What a cookie says. `user` "": nobody has logged in, and the session only has a token.
 
     `proof`: comes from the password of the user. The session ends when the password changes.
+    `role`: what a provider of OpenID Connect has said; "": the user is one of the file.
     """
 
     nonce: str
     user: str
     until: float
     proof: str = ""
+    role: str = ""
 
 
 class Person(NamedTuple):
@@ -43,6 +47,14 @@ class Person(NamedTuple):
     name: str
     role: Role
     token: str
+
+
+class OidcPerson(NamedTuple):
+    """Who has logged in at a provider, what they may do, and the page that they wanted."""
+
+    name: str
+    role: Role
+    to: str
 
 
 class Seal:
@@ -69,10 +81,10 @@ class Seal:
             return None
         try:
             padded = body + "=" * (-len(body) % 4)
-            nonce, user, until, proof = json.loads(base64.urlsafe_b64decode(padded))
+            nonce, user, until, proof, role = json.loads(base64.urlsafe_b64decode(padded))
         except (binascii.Error, ValueError, TypeError):
             return None
-        session = LogInSession(str(nonce), str(user), float(until), str(proof))
+        session = LogInSession(str(nonce), str(user), float(until), str(proof), str(role))
         return session if now < session.until else None
 
     def proof(self, secret: str) -> str:

@@ -4,7 +4,7 @@ Each source may be away. Then `Answer.fault` says so in one line, and the page s
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ from reliable_mq.console.kept import KeptValue
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
-from reliable_mq.errors import ReliableMQError, Unavailable
+from reliable_mq.errors import ConfigurationError, ReliableMQError, Unavailable
 from reliable_mq.measuring.sql_figures import SqlFigures
 from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_latency import LatencySample, Leg, LegTimes, SqlLatency
@@ -45,8 +45,12 @@ ANSWER_SECONDS = 8.0
 """A page waits for a source for this time."""
 PART_SECONDS = 3.5
 """A page that asks two sources, one after the other, waits for each for this time."""
+_NOT_FOR_INCREMENTS = frozenset(
+    {"--db", "--app", "--ledgers", "--key", "--follow", "--every", "--forget"}
+    | {"--repair", "--repair-only", "--repair-rate", "--void"}
+)
 STATEMENT_SECONDS = 5.0
-"""PostgreSQL ends a statement of a page after this time."""
+"""The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
 BROKERS_SECONDS, MACHINES_SECONDS, LATENCY_SECONDS, DAY_SECONDS = 15.0, 15.0, 30.0, 300.0
 LESS_PATIENCE = 0.5
@@ -89,6 +93,10 @@ class ConsoleSources:
         broker: name servers; "": those of the application.
         runs: the folder with runs of reconciliation; None: there is none.
         stores: folders of brokers' stores by the names of the brokers; "": of any broker.
+        increment_options: options of `reliable-mq reconcile` for increments of the console.
+
+    Raises:
+        ConfigurationError: one of these options is not for an increment of the console.
     """
 
     def __init__(
@@ -98,10 +106,12 @@ class ConsoleSources:
         broker: str = "",
         runs: Path | None = None,
         stores: Mapping[str, Path] | None = None,
+        increment_options: Sequence[str] = (),
     ) -> None:
         self.mq = mq
         self.runs = runs
         self.stores = stores or {}
+        self.increment_options = checked_options(increment_options)
         self.broker = broker or mq.settings.broker
         self.client_settings = configured(mq.settings)
         self._lock = threading.Lock()
@@ -261,6 +271,21 @@ class ConsoleSources:
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def checked_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of an increment. A page shows them, so that a URL is none of them.
+
+    Raises:
+        ConfigurationError: an option says what the console knows, or does what no preview shows.
+    """
+    for each in options:
+        if each.partition("=")[0] in _NOT_FOR_INCREMENTS:
+            raise ConfigurationError(
+                f"increment_options {each.partition('=')[0]}: the console gives the databases and"
+                " the broker itself, and an increment repairs nothing"
+            )
+    return tuple(options)
 
 
 class ClusterNotAsked(ReliableMQError):

@@ -34,13 +34,13 @@ def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
     for value, column in zip(values, key, strict=True):
         kind = column.type.python_type
         is_number = kind is int and abs(value) <= MAX_NUMBER if type(value) is int else False
-        is_text = kind is str and type(value) is str and _can_be_stored(value)
+        is_text = kind is str and type(value) is str and can_be_stored(value)
         if not (is_number or is_text):
             raise no_place(cursor)
     return tuple(values)
 
 
-def _can_be_stored(text: str) -> bool:
+def can_be_stored(text: str) -> bool:
     """Whether a database takes a text: JSON can name halves of characters, which have no bytes."""
     return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
 

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from reliable_mq.console.figures import ConsoleFigures
 from reliable_mq.console.sources import fault_of
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.telemetry import application_events
@@ -122,8 +124,9 @@ class StartedWork:
     Invariant: once `state` is not RUNNING, nothing is done any more.
     """
 
-    def __init__(self, order: Order, parts: Parts) -> None:
+    def __init__(self, order: Order, parts: Parts, figures: ConsoleFigures) -> None:
         self.order = order
+        self._figures = figures
         self._parts = parts
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -173,29 +176,48 @@ class StartedWork:
                 gone = self.order.total - sum(self._counts.values())
                 self._counts[Outcome.CHANGED] += max(0, gone)  # they match no more
             self._state, self._fault, self._ended = state, fault, datetime.now(UTC)
+        self._figures.ended(state)
 
     def _all_parts(self) -> bool:
         """Do part after part at the rate; return whether all are done."""
         next_at = time.monotonic()
-        for part in self._parts(self.order):
-            with self._lock:
-                self._counts.update(part.counts)
-                self._lines.extend(part.lines)
-            next_at += sum(part.counts.values()) / self.order.rate
-            if self._cancelled.wait(max(0.0, next_at - time.monotonic())):
-                return False
-            next_at = max(next_at, time.monotonic() - PART_SECONDS)
+        with _closed_at_the_end(self._parts(self.order)) as parts:
+            for part in parts:
+                with self._lock:
+                    self._counts.update(part.counts)
+                    self._lines.extend(part.lines)
+                for outcome, count in part.counts.items():
+                    self._figures.handled(outcome, count)
+                next_at += sum(part.counts.values()) / self.order.rate
+                if self._cancelled.wait(max(0.0, next_at - time.monotonic())):
+                    return False
+                next_at = max(next_at, time.monotonic() - PART_SECONDS)
         return not self._cancelled.is_set()
+
+
+@contextmanager
+def _closed_at_the_end(parts: Iterator[Part]) -> Iterator[Iterator[Part]]:
+    """Let a generator that is not read to its end do its last steps, such as to stop a process."""
+    try:
+        yield parts
+    finally:
+        if isinstance(parts, Generator):
+            parts.close()
 
 
 class Works:
     """All work of one console.
 
     Invariant: two orders with one number are one work; at most `WORKS_KEPT` are known.
+
+    Args:
+        figures: counts what it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, figures: ConsoleFigures | None = None) -> None:
         self._lock = threading.Lock()
+        self._figures = figures or ConsoleFigures()
+        self._figures.running = self.running
         self._works: dict[str, StartedWork] = {}
 
     def start(self, order: Order, parts: Parts) -> StartedWork:
@@ -207,7 +229,7 @@ class Works:
         with self._lock:
             if order.number in self._works:
                 return self._works[order.number]
-            running = [each for each in self._works.values() if each.progress().ended is None]
+            running = self._running()
             if len(running) >= RUNNING_MAX:
                 raise UsageError(
                     f"{RUNNING_MAX} pieces of work are under way: wait for one, or cancel one"
@@ -215,9 +237,17 @@ class Works:
             while len(self._works) >= WORKS_KEPT:
                 oldest = next(each for each, work in self._works.items() if work not in running)
                 del self._works[oldest]
-            work = self._works[order.number] = StartedWork(order, parts)
+            work = self._works[order.number] = StartedWork(order, parts, self._figures)
             work.thread.start()
             return work
+
+    def running(self) -> int:
+        """Return how many pieces of work run now."""
+        with self._lock:
+            return len(self._running())
+
+    def _running(self) -> list[StartedWork]:
+        return [each for each in self._works.values() if each.progress().ended is None]
 
     def get(self, number: str) -> StartedWork | None:
         """Return the work with a number; None: this process has none."""

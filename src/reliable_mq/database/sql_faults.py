@@ -39,6 +39,8 @@ _MYSQL_DOWN = frozenset(
 )
 _RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
 _MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
+_LATE_STATE = "57014"  # SQLSTATE: query canceled
+_MYSQL_LATE = frozenset({1317, 1969, 3024})  # interrupted; a limit of MariaDB, of MySQL
 _MYSQL_OPTION_PREVENTS = 1290  # --read-only on a former primary; also other options
 
 
@@ -118,6 +120,15 @@ def _sqlite_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def is_statement_ended(error: BaseException) -> bool:
+    """Return whether a limit of time, or a person, has ended a statement."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        return _sqlite_code(error.orig) == sqlite3.SQLITE_INTERRUPT
+    return sqlstate_of(error.orig) == _LATE_STATE or mysql_code(error) in _MYSQL_LATE
+
+
 def fault_line(error: BaseException) -> str:
     """Return the database's message in one line, without the statement and its parameters."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
@@ -134,6 +145,8 @@ def known_fault(error: BaseException) -> str | None:
             f"the account lacks a right: {fault_line(error)}; reliable-mq doctor --app "
             "MODULE:OBJECT has the statement that grants it"
         )
+    if is_statement_ended(error):
+        return f"a statement took too long and was ended, or was cancelled: {fault_line(error)}"
     if is_missing_table(error):
         return (
             f"a table is missing: {fault_line(error)}; for one of ours call mq.create_tables() "

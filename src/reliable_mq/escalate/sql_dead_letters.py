@@ -6,8 +6,13 @@ The broker cannot take part in a database transaction, so a retry has two transa
 2. The broker sends the dead letters to the group again.
 3. `done` writes the outcome to the audit, and the scheduler takes care of the stub again.
 
+The intent is also a claim, for `CLAIM_SECONDS`: `taken` names the dead letters that somebody else
+retries, or has retried since the caller looked. It is asked in the transaction of `begin`, and
+these transactions follow one another (`sql_one_at_a_time`). So of two processes that retry one dead
+letter at once, one sends it. `release` ends the claim on what the broker did not take.
+
 If the process dies in between, the dead letter is still in its topic and its escalation is open.
-A person can then simply retry again, because consumers are idempotent.
+When the claim has ended, a person can retry it again, because consumers are idempotent.
 """
 
 import json
@@ -20,10 +25,14 @@ from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.escalate.escalation import EscalationKind
-from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
+from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit, detail_of, detail_text
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 
 ACTION = "dlq retry"
+CLAIM_SECONDS = 120.0
+"""A retry that has begun has this time to send. Its process sends in the first half only."""
+MEANWHILE = "meanwhile"
+"""What the line about somebody else's retry begins with."""
 REVIVED_SECONDS = 60.0
 """Seconds after a retry until the resend scheduler checks the stub of the dead letter."""
 
@@ -79,14 +88,17 @@ class SqlDeadLetters:
         self._stubs = select(stub.message_id, stub.status).where(
             is_among(stub.message_id, "ids", dialect)
         )
-        self._acts = (
-            select(act.message_id, act.create_date, act.detail)
-            .where(
-                is_among(act.message_id, "ids", dialect),
-                act.action == ACTION,
-                act.changed == 1,
-            )
+        of_retries = (
+            select(act.message_id, act.create_date, act.detail, act.actor, act.changed, act.run_id)
+            .where(is_among(act.message_id, "ids", dialect), act.action == ACTION)
             .order_by(act.seq)
+        )
+        self._acts = of_retries.where(act.changed == 1)
+        self._claims = of_retries.where(act.run_id.is_not(None))
+        self._released = (
+            update(audit.table)
+            .where(act.message_id == bindparam("id"), act.run_id == bindparam("retry"))
+            .values(detail=bindparam("told"))
         )
         # Reset the used-up attempts. Otherwise the group would give the message up at once.
         self._forget_attempts = (
@@ -143,6 +155,57 @@ class SqlDeadLetters:
             for each in ids
         }
 
+    def taken(
+        self, connection: Connection, group: str, seen: Mapping[str, datetime | None], now: float
+    ) -> dict[str, str]:
+        """Return the dead letters that somebody else retries, or has retried, with who and when.
+
+        Args:
+            connection: the transaction of `begin`; no other one is between the two.
+            group: the consumer group.
+            seen: message id -> when it was last retried, as the caller knows it; None: never.
+            now: the time, seconds since the epoch.
+        """
+        found: dict[str, str] = {}
+        for row in connection.execute(self._claims, {"ids": list(seen)}):
+            if not _is_of(row.detail, group):
+                continue
+            known = seen[row.message_id]
+            at = f"{row.create_date:%Y-%m-%dT%H:%M:%SZ}"
+            if row.changed and (known is None or row.create_date > known):
+                found[row.message_id] = f"{MEANWHILE} {row.actor} has retried it, at {at}"
+            elif _is_open(row.changed, row.detail) and (
+                row.create_date > utc_datetime(now - CLAIM_SECONDS)
+            ):
+                found[row.message_id] = (
+                    f"{MEANWHILE} {row.actor} retries it, since {at}; if that has failed, try"
+                    f" again {CLAIM_SECONDS:.0f} s later"
+                )
+        return found
+
+    def release(
+        self,
+        connection: Connection,
+        unsent: Mapping[str, str],
+        *,
+        retry_id: str,
+        detail: Mapping[str, str],
+    ) -> None:
+        """Write to the audit why dead letters were not sent; others can retry them at once.
+
+        Args:
+            connection: a transaction.
+            unsent: message id -> why.
+            retry_id: as `begin` had it.
+            detail: what `begin` wrote.
+        """
+        rows = [
+            {"id": message_id, "retry": retry_id, "told": detail_text({**detail, "outcome": why})}
+            for message_id, why in unsent.items()
+        ]
+        if rows:
+            connection.execute(self._released, rows)
+
     def begin(
         self,
         connection: Connection,
@@ -167,7 +230,6 @@ class SqlDeadLetters:
             now: the time, seconds since the epoch.
             work: identifies the work that this retry is a part of; "": there is none.
         """
-        of_work = {"work": work} if work else {}
         values = {"group": group, "ids": list(message_ids)}
         connection.execute(self._forget_attempts, values)
         self._escalations.free_open_keys(connection, message_ids, group, retry_id)
@@ -177,7 +239,7 @@ class SqlDeadLetters:
                 action=ACTION,
                 message_id=message_id,
                 changed=False,
-                detail={"group": group, "why": why, **of_work},
+                detail=intent(group, why, work),
                 run_id=retry_id,
             )
             for message_id in message_ids
@@ -223,6 +285,16 @@ class SqlDeadLetters:
         connection.execute(
             self._revive, ids | {"later": later, "at": utc_datetime(now), "text": text}
         )
+
+
+def intent(group: str, why: str, work: str) -> dict[str, str]:
+    """Return the detail of a retry in the audit; `work` "": it is a part of nothing."""
+    return {"group": group, "why": why} | ({"work": work} if work else {})
+
+
+def _is_open(changed: int, detail: str) -> bool:
+    """Say whether a retry has begun, and nobody knows yet how it ended."""
+    return not changed and "outcome" not in detail_of(detail)
 
 
 def _is_of(detail: str, group: str) -> bool:

@@ -23,7 +23,7 @@ from reliable_mq.outbox.stub import StubEvent
 
 VERBS = (StubEvent.RETRY, StubEvent.VOID)
 SUMS_SECONDS = 7.0
-"""PostgreSQL ends the statement that counts a selection after this time."""
+"""The database ends the statement that counts a selection after this time."""
 
 
 class OperatorActions:

@@ -6,9 +6,11 @@ before it asks the broker, and one after. `sql_dead_letters` says what a crash i
 
 import itertools
 import os
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,16 +21,36 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter, newest
 from reliable_mq.escalate.sql_audit import SqlAudit
-from reliable_mq.escalate.sql_dead_letters import DeadLetterState, SqlDeadLetters, both
+from reliable_mq.escalate.sql_dead_letters import (
+    ACTION,
+    CLAIM_SECONDS,
+    DeadLetterState,
+    SqlDeadLetters,
+    both,
+    intent,
+)
 from reliable_mq.escalate.sql_escalations import escalations_of
+from reliable_mq.escalate.sql_one_at_a_time import one_at_a_time
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 AT_ONCE = 200
 """Most dead letters of one transaction."""
 _OPEN = ("waiting", "unknown")
+_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=7))
+_TOO_LATE = "it was not sent in time, because the broker is slow: retry it again"
 
 Outcome = dict[tuple[str, str], str]
 """The error of each retry by (consumer group, message id). "": the retry succeeded."""
+
+
+class _Retry(NamedTuple):
+    """A retry of dead letters of one group; see `SqlDeadLetters.begin`."""
+
+    group: str
+    number: str
+    actor: str
+    why: str
+    work: str
 
 
 class DeadLetterActions:
@@ -52,12 +74,23 @@ class DeadLetterActions:
         self._settings = settings
         self._books = {name: _book(each) for name, each in databases.items()}
 
-    def matching(self, wanted: DeadLetterFilter, *, everything: bool = False) -> list[DeadLetter]:
+    def matching(
+        self,
+        wanted: DeadLetterFilter,
+        *,
+        everything: bool = False,
+        enough: Callable[[list[DeadLetter]], bool] | None = None,
+        newer_than: datetime | None = None,
+    ) -> list[DeadLetter]:
         """Return the newest dead letter of each message and group, without its body.
 
         Args:
             wanted: the filter.
             everything: include those that were retried, voided or consumed since.
+            enough: says whether the newest ones suffice, so that older ones need not be read.
+                Default: all are read.
+            newer_than: with `enough`, the time before which most of the wanted ones are. Default:
+                now.
 
         Raises:
             ConfigurationError: when the name servers' address is invalid.
@@ -65,8 +98,25 @@ class DeadLetterActions:
         """
         with Browser(self._name_servers, self._settings) as browser:
             groups = _groups(browser, wanted.group)
-            since_ms = int(wanted.since.timestamp() * 1000) if wanted.since else 0
-            dead_letters = [
+            known: list[DeadLetter] = []
+            for since in _windows(wanted, enough is None, newer_than):
+                known = self._read(browser, groups, wanted, since)
+                if not everything:
+                    known = [each for each in known if each.status in _OPEN]
+                if enough is not None and enough(known):
+                    break
+        return known
+
+    def _read(
+        self,
+        browser: Browser,
+        groups: Sequence[str],
+        wanted: DeadLetterFilter,
+        since: datetime | None,
+    ) -> list[DeadLetter]:
+        since_ms = int(since.timestamp() * 1000) if since else 0
+        return self._with_states(
+            [
                 dead_letter
                 for group in groups
                 for dead_letter in newest(
@@ -75,8 +125,7 @@ class DeadLetterActions:
                 )
                 if wanted.matches(dead_letter)
             ]
-        known = self._with_states(dead_letters)
-        return known if everything else [each for each in known if each.status in _OPEN]
+        )
 
     def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[DeadLetter]:
         """Return the newest dead letter of each message, for one group or ("") for all groups.
@@ -102,35 +151,60 @@ class DeadLetterActions:
 
         `work`: identifies this work in the details of the audit; "": nothing does.
 
+        What somebody else retries, or has retried since these were read, is left to them.
+
         If the process dies meanwhile, the other dead letters stay where they are, and their
-        escalations stay open. You can retry them again.
+        escalations stay open. You can retry them again after `CLAIM_SECONDS`.
         """
         outcome: Outcome = {}
         with Browser(self._name_servers, self._settings) as browser:
             for group, some in _parts(dead_letters):
-                ids = [each.message.message_id for each in some]
-                retry_id = os.urandom(16).hex()
-                for name, each in self._databases.items():
-                    now = each.clock.measured_now()
-                    with each.forgiving_engine.begin() as connection:
-                        self._books[name].begin(
-                            *(connection, group, ids),
-                            retry_id=retry_id,
-                            actor=actor,
-                            why=why,
-                            now=now,
-                            work=work,
+                retry = _Retry(group, os.urandom(16).hex(), actor, why, work)
+                ends = time.monotonic() + CLAIM_SECONDS / 2
+                refusals = self._begun(retry, some)
+                for each in some:
+                    if each.message.message_id not in refusals:
+                        refusals[each.message.message_id] = (
+                            _redelivered(browser, each) if time.monotonic() < ends else _TOO_LATE
                         )
-                refusals = {each.message.message_id: _redelivered(browser, each) for each in some}
-                handed = [each for each in ids if not refusals[each]]
-                for name, each in self._databases.items():
-                    now = each.clock.now()
-                    with each.forgiving_engine.begin() as connection:
-                        self._books[name].done(
-                            connection, group, handed, retry_id=retry_id, now=now
-                        )
-                outcome |= {(group, each): refusals[each] for each in ids}
+                self._ended(retry, refusals)
+                outcome |= {(group, each): line for each, line in refusals.items()}
         return outcome
+
+    def _begun(self, retry: "_Retry", some: Sequence[DeadLetter]) -> dict[str, str]:
+        """Write the intent into each database; return why some are left to somebody else."""
+        seen = {
+            each.message.message_id: None if each.state is None else each.state.retried
+            for each in some
+        }
+        taken: dict[str, str] = {}
+        for name, each in self._databases.items():
+            now, book = each.clock.measured_now(), self._books[name]
+            with one_at_a_time(each, f"{ACTION} {retry.group}") as connection:
+                free = {one: at for one, at in seen.items() if one not in taken}
+                taken |= book.taken(connection, retry.group, free, now)
+                mine = [one for one in free if one not in taken]
+                book.begin(
+                    *(connection, retry.group, mine),
+                    retry_id=retry.number,
+                    actor=retry.actor,
+                    why=retry.why,
+                    now=now,
+                    work=retry.work,
+                )
+                refused = {(retry.group, one): taken[one] for one in free if one in taken}
+                book.refuse(connection, refused, actor=retry.actor, why=retry.why, now=now)
+        return taken
+
+    def _ended(self, retry: "_Retry", refusals: Mapping[str, str]) -> None:
+        handed = [each for each, why in refusals.items() if not why]
+        unsent = {each: why for each, why in refusals.items() if why}
+        detail = intent(retry.group, retry.why, retry.work)
+        for name, each in self._databases.items():
+            now, book = each.clock.now(), self._books[name]
+            with each.forgiving_engine.begin() as connection:
+                book.done(connection, retry.group, handed, retry_id=retry.number, now=now)
+                book.release(connection, unsent, retry_id=retry.number, detail=detail)
 
     def still_open(self, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return those that nobody has retried, voided or consumed meanwhile."""
@@ -180,6 +254,18 @@ def of_application(
         for each in dead_letters
         if each.group in groups or (each.state is not None and each.state.has_stub)
     ]
+
+
+def _windows(
+    wanted: DeadLetterFilter, is_whole: bool, newer_than: datetime | None
+) -> list[datetime | None]:
+    """Return since when dead letters are read, each time further back; None: all."""
+    if is_whole:
+        return [wanted.since]
+    until = newer_than or datetime.now(UTC)
+    times = [until - each for each in _BACK]
+    first = wanted.since
+    return [*(each for each in times if first is None or each > first), first]
 
 
 def _groups(browser: Browser, group: str) -> list[str]:

@@ -17,7 +17,7 @@ from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.telemetry.families import Sample
 
 STATEMENT_SECONDS = 5.0
-"""PostgreSQL ends a statement after this time, in seconds."""
+"""The database ends a statement after this time, in seconds."""
 
 
 class SqlFigures:

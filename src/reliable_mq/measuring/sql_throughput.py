@@ -15,7 +15,7 @@ from reliable_mq.database.sql_stub_table import settled_rows
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 STATEMENT_SECONDS = 5.0
-"""PostgreSQL ends a statement after this time, in seconds."""
+"""The database ends a statement after this time, in seconds."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

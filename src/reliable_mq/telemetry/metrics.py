@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["counter", "gauge", "histogram"]
 Unit = Literal["", "seconds", "bytes", "ratio"]
 Source = Literal[
-    "client", "application", "worker", "broker", "name server", "endpoint", "reconcile"
+    "client", "application", "worker", "broker", "name server", "endpoint", "console", "reconcile"
 ]
 SOURCES: dict[Source, str] = {
     "client": "`PrometheusMiddleware`; `run` and `resend` add it when `--metrics-port` is given",
@@ -21,6 +21,7 @@ SOURCES: dict[Source, str] = {
     "broker": "`broker`, and `run` with an embedded broker",
     "name server": "`namesrv`, and `broker` with a name server of its own",
     "endpoint": "`proxy`, and `broker` with `--grpc-port`",
+    "console": "`console`, at its address `/metrics`, beside the figures of the application",
     "reconcile": "`reconcile --prometheus FILE`",
 }
 """Who serves the metrics of each source."""
@@ -469,6 +470,33 @@ _ENDPOINT = (
 )
 
 
+_of_console = partial(_of_server, "console")
+
+_CONSOLE = (
+    _of_console(
+        "answers_total",
+        "Answers to browsers since the start, by the first digit of their status",
+        "counter",
+        labels=("status",),
+    ),
+    _of_console("answer_seconds_total", "Time that all these answers took", "counter", "seconds"),
+    _of_console("refused_log_ins_total", "Log-ins refused since the start", "counter"),
+    _of_console("running_works", "Pieces of work that people have started and that run now"),
+    _of_console(
+        "works_total",
+        "Pieces of work since the start: ended, cancelled, failed",
+        "counter",
+        labels=("state",),
+    ),
+    _of_console(
+        "rows_total",
+        "Rows that they handled: done, changed (since the preview), refused",
+        "counter",
+        labels=("outcome",),
+    ),
+)
+
+
 def _of_run(name: str, text: str, unit: Unit = "", labels: tuple[str, ...] = ()) -> Metric:
     return Metric(f"reliable_mq_reconcile_{name}", "gauge", unit, labels, text, "reconcile")
 
@@ -514,6 +542,7 @@ METRICS: dict[str, Metric] = {
         *_BROKER,
         *_NAME_SERVER,
         *_ENDPOINT,
+        *_CONSOLE,
         *_RECONCILE,
     )
 }

@@ -4,9 +4,10 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
@@ -74,6 +75,19 @@ def _runs(folder: Path) -> Path:
     return folder / "report"
 
 
+@contextmanager
+def serving(app: Any, port: int) -> Iterator[str]:
+    """Serve a console; give its address."""
+    config = uvicorn.Config(app, port=port, log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
 @pytest.fixture(scope="session")
 def served(
     postgres_server: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
@@ -86,17 +100,10 @@ def served(
         mq.topic("cards", groups=["billing"], sensitive=["card_number"])
         mq.create_tables()
         _fill(mq)
-        port = free_port()
         traces = "https://traces.example/{trace_id}"
         console = console_app(mq, runs=_runs(folder), trace_url=traces)
-        config = uvicorn.Config(console, port=port, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{port}"
-        server.should_exit = True
-        thread.join()
+        with serving(console, free_port()) as address:
+            yield address
         mq.close()
 
 

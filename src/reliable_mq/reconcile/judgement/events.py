@@ -40,12 +40,12 @@ from reliable_mq.reconcile.brokers.log_roles import (
     STRANDED,
     SYSTEM,
 )
+from reliable_mq.reconcile.judgement import stub_states
 
 # Kinds. TOLD: a notice from a group whose own database is not read.
 STUB, LOG, RECORD, TOLD = range(4)
-# States of a stub. TOMBSTONE: a half message that was rolled back. ODD: a status that we never
-# write.
-UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE, ODD = range(5)
+# States of a stub.
+UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE, ODD = stub_states.ALL
 # States of a consume log.
 RECEIVED, CONSUMED = range(2)
 # States of a record: the index of its role in this tuple. Add new roles at the end, because carried

@@ -1,14 +1,14 @@
 """The evidence of a finding: the values of the ledgers, as named values and as a sentence. Pure.
 
 Receives a row of the result. Returns the relevant values that are not empty, and one sentence for
-the person on call.
+the person on call. `recorded_row` goes back: from the evidence to what a repair asks of the row.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from reliable_mq.reconcile.judgement.events import ODD
+from reliable_mq.reconcile.judgement.stub_states import ODD
 from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
 
 _STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED", ODD: "none that we write"}
@@ -57,6 +57,7 @@ _VALUES = {
     "log_consume_date": "consumed",
     "other_consume_date": "consumed_again",
 }
+_ROW_KEY = ("message_id", "consumer_group", "topic", "verdict")
 _NEWS_ABOVE_ZERO = ("retries", "queue_begin")
 _CHECKSUMS = ("stub_content_crc", "record_content_crc", "differing_content_crc")
 
@@ -68,6 +69,40 @@ def evidence_of(row: Mapping[str, Any]) -> dict[str, Any]:
         for column, name in _VALUES.items()
         if row[column] not in (None, "", []) and (row[column] or column not in _NEWS_ABOVE_ZERO)
     }
+
+
+def recorded_row(finding: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a finding again, as far as its evidence has it.
+
+    Times are cut to milliseconds. What the evidence leaves out is None.
+
+    Args:
+        finding: its row in the table of findings.
+        evidence: its evidence, from `evidence_of`.
+    """
+    row = {column: evidence.get(name) for column, name in _VALUES.items()}
+    row |= {column: finding[column] for column in _ROW_KEY}
+    row["stub_status"] = _code(_STATUS_NAMES, row["stub_status"])
+    row["log_state"] = _code(_STATE_NAMES, row["log_state"])
+    row["stub_update_date"] = _moment(row["stub_update_date"])
+    return row
+
+
+def cut(moment: datetime) -> datetime:
+    """Return a time as evidence keeps it: to the millisecond."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _code(names: Mapping[int, str], name: Any) -> int | None:
+    return next((code for code, each in names.items() if each == name), None)
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC)
 
 
 def _plain(column: str, value: Any) -> Any:

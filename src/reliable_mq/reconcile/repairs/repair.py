@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.judgement.events import ODD
+from reliable_mq.reconcile.judgement.stub_states import ODD
 from reliable_mq.reconcile.judgement.verdict import ABOUT, Verdict
 
 

@@ -14,8 +14,8 @@ from reliable_mq.reconcile.repairs.repair import AGAIN, Repair, RepairAction
 LOCKED = "somebody is at work on it; left alone"
 CONSUMED = "a consumer group has consumed it; left alone"
 GONE = "the stub is gone"
-_MOVED = "the stub moved since; left alone"
-_SETTLED = "the stub is settled; left alone"
+MOVED = "the stub moved since; left alone"
+SETTLED = "the stub is settled; left alone"
 _OTHERS = "another required group may still consume it; left alone"
 _WAITS = "it is due already; nothing to change"
 _TOLD = "a person was told of it; left alone"
@@ -56,7 +56,7 @@ def obstacle(
         return LOCKED
     there = (stub.status, stub.count, stub.update_date)
     if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
-        return _MOVED
+        return MOVED
     if repair.action in AGAIN:
         return _against_sending(stub, at, is_following=is_following)
     if repair.action is RepairAction.MARK and broker_name is None:
@@ -78,7 +78,7 @@ def _against_sending(stub: Any, at: datetime, *, is_following: bool) -> str:
 
 def _against_voiding(repair: Repair, stub: Any, against: Mapping[str, str]) -> str:
     if stub.status != StubStatus.UNCONFIRMED:
-        return _SETTLED
+        return SETTLED
     if repair.message_id in against:
         return against[repair.message_id]
     return _OTHERS if set(groups_of(stub.required_groups)) - set(repair.groups) else ""

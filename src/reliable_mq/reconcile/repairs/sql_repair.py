@@ -29,18 +29,15 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_clock import DatabaseClock
+from reliable_mq.database.sql_confirmation_table import confirmation_table
+from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.database.sql_people_tables import audit_table, escalation_table
+from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.database.sql_types import dialect_family, is_among, set_table_options, utc_datetime
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 from reliable_mq.escalate.sql_escalations import SqlEscalations
 from reliable_mq.outbox.sql_attempt_restarts import AttemptRestarts, sent_again, unsent
-from reliable_mq.reconcile.databases.sql_ledger import (
-    CONSUME_LOG,
-    STUB,
-    TOLD,
-    open_engine,
-    table_of,
-)
+from reliable_mq.reconcile.databases.sql_connection import open_engine
 from reliable_mq.reconcile.repairs.repair import AGAIN, UNBOUNDED, Repair, RepairAction, RepairRate
 from reliable_mq.reconcile.repairs.sql_obstacles import (
     CONSUMED,
@@ -62,6 +59,9 @@ class RepairOrder:
         urls: the URLs of the databases.
         prefix: the prefix of the tables.
         run_id: the id of the run, for the audit.
+        actor: the person who repairs, for the audit. Default: the run itself.
+        why: the person's reason; "": the run has none.
+        work: identifies the entries of the audit, at most 32 characters; "": the run does.
         past: a lease that ended before this moment had expired by every clock when the run judged.
         broker_name: the broker of records that do not name theirs. None: unknown.
         rate: the most stubs in a second. Default: no limit.
@@ -76,6 +76,9 @@ class RepairOrder:
     prefix: str
     run_id: str
     past: datetime
+    actor: str = ACTOR
+    why: str = ""
+    work: str = ""
     broker_name: str | None = None
     rate: RepairRate = UNBOUNDED
     is_following: bool = False
@@ -146,12 +149,12 @@ class _Database:
         escalations = escalation_table(metadata, order.prefix)
         metadata.create_all(self._engine)
         self._audit = SqlAudit(audit)
-        self._stubs = table_of(STUB, order.prefix)
-        self._logs = table_of(CONSUME_LOG, order.prefix)
+        self._stubs = message_stub_table(MetaData(), order.prefix)
+        self._logs = consume_log_table(MetaData(), order.prefix)
         self._escalations = SqlEscalations(self._engine, escalations, self._stubs)
         dialect = self._engine.dialect.name
         with self._engine.connect() as connection:
-            notices = table_of(TOLD, order.prefix)
+            notices = confirmation_table(MetaData(), order.prefix)
             self._ledgers = [self._logs]
             self._ledgers += [notices] * inspect(connection).has_table(notices.name)
         self._prepare(dialect)
@@ -277,7 +280,7 @@ class _Database:
             elif action is RepairAction.CONFIRM:
                 connection.execute(self._change.values(**_settled(moment)), ids)
             elif action is RepairAction.VOID:
-                note = f"voided by {ACTOR}, run {self._order.run_id}"
+                note = f"voided by {self._order.actor}, run {self._order.run_id}"
                 voided = _settled(moment) | {"status": StubStatus.VOIDED.value, "note": note}
                 connection.execute(self._change.values(**voided), ids)
                 self._escalations.close(connection, ids["ids"], "void", at)
@@ -295,7 +298,7 @@ class _Database:
         no broker has the message. Any other run makes the stub due at once.
         """
         moment = utc_datetime(at)
-        note = f"sent again by {ACTOR}, run {self._order.run_id}"
+        note = f"sent again by {self._order.actor}, run {self._order.run_id}"
         in_hand = [row for row in stubs if is_in_hand(row)]
         known = {row.message_id for row in in_hand}
         if in_hand:
@@ -342,13 +345,15 @@ class _Database:
             "outcome": result.outcome,
             "before": {key: repair.seen[f"stub_{key}"] for key in ("status", "count", "offset")},
         }
+        order = self._order
+        by_hand = {"why": order.why, "run": order.run_id} if order.work else {}
         return AuditEntry(
-            actor=ACTOR,
+            actor=order.actor,
             action=str(repair.action),
             message_id=repair.message_id,
             changed=result.changed,
-            detail=detail,
-            run_id=self._order.run_id,
+            detail=by_hand | detail,
+            run_id=order.work or order.run_id,
         )
 
 

@@ -1,0 +1,66 @@
+"""The settings of a log-in at a provider, and the options of the command that make them."""
+
+from typing import Any
+
+import pytest
+from tests.console.oidc_provider import CLIENT, SECRET, Provider, settings
+
+from reliable_mq.cli.console_oidc import OidcOptions
+from reliable_mq.console.users import Role
+from reliable_mq.errors import ConfigurationError, UsageError
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"issuer": "http://login.example"},
+        {"issuer": "login.example"},
+        {"issuer": "https://user@login.example"},
+        {"issuer": "https://[login"},
+        {"public_url": "http://mq.example"},
+        {"client_id": ""},
+        {"roles": {}},
+        {"claim": ""},
+    ],
+)
+def test_settings_that_let_anybody_in_are_refused(
+    provider: Provider, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError):
+        settings(provider, **wrong)
+    assert SECRET not in repr(settings(provider))
+
+
+def options(**changed: Any) -> OidcOptions:
+    given = {
+        "issuer": "https://login.example",
+        "client_id": CLIENT,
+        "secret": "",
+        "public_url": "https://mq.example",
+        "roles": ["on-call=operator", "a=b=admin"],
+        "claim": "groups",
+        "name_claim": "email",
+    }
+    return OidcOptions(**(given | changed))
+
+
+def test_the_command_takes_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_MQ_CONSOLE_OIDC_SECRET", SECRET)
+    made = options().settings()
+    assert made is not None
+    assert made.client_secret == SECRET
+    assert made.roles == {"on-call": Role.OPERATOR, "a=b": Role.ADMIN}
+    assert options(issuer="", client_id="", roles=[], public_url="").settings() is None
+    assert SECRET not in repr(options(secret=SECRET))
+    faults: list[dict[str, Any]] = [
+        {"issuer": ""},
+        {"client_id": ""},
+        {"public_url": ""},
+        {"roles": []},
+        {"roles": ["on-call"]},
+        {"roles": ["on-call=boss"]},
+        {"roles": ["=admin"]},
+    ]
+    for wrong in faults:
+        with pytest.raises(UsageError):
+            options(**wrong).settings()

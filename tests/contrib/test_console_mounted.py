@@ -1,0 +1,178 @@
+"""The console inside of applications of Starlette, FastAPI and Django, behind their own log-ins."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.asgi import get_asgi_application
+from django.test import Client, override_settings
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+from tests.console.conftest import visitor
+from tests.console.doing_steps import field, look, start, state_of
+from tests.contrib.django_project import project, set_up
+from tests.contrib.test_django_admin import APPS, audit, parked, user
+from tests.waiting import until
+
+from reliable_mq import ReliableMQ
+from reliable_mq.console import mount
+from reliable_mq.console.users import Role
+from reliable_mq.contrib.django.application import DjangoMQ
+from reliable_mq.contrib.django.console import staff
+from reliable_mq.errors import ConfigurationError
+
+set_up()
+RETRY = "stub-retry"
+
+
+def who(request: Any) -> tuple[str, Role] | None:
+    """Return who has logged in, as in docs/how-to/console.md."""
+    name = request.scope.get("session", {}).get("user")
+    return (name, Role.OPERATOR) if name else None
+
+
+def starlette_app() -> Starlette:
+    async def log_in(request: Request) -> PlainTextResponse:
+        request.session["user"] = "vera"
+        return PlainTextResponse("hello")
+
+    sessions = Middleware(SessionMiddleware, secret_key="only for tests")
+    return Starlette(routes=[Route("/login", log_in)], middleware=[sessions])
+
+
+def fastapi_app() -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(SessionMiddleware, secret_key="only for tests")
+
+    @app.get("/login")
+    def log_in(request: Request) -> str:
+        request.session["user"] = "vera"
+        return "hello"
+
+    return app
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[ReliableMQ]:
+    made = ReliableMQ(
+        "shop", database=f"sqlite:///{tmp_path}/s.db", broker=f"embedded:{tmp_path}/store"
+    )
+    made.create_tables()
+    yield made
+    made.close()
+
+
+def at(client: TestClient, path: str) -> Any:
+    return client.get(f"/mq{path}")
+
+
+def in_mount(client: TestClient) -> TestClient:
+    """Return a browser whose addresses begin at the console."""
+    client.base_url = client.base_url.join("/mq/")
+    return client
+
+
+@pytest.mark.parametrize("make", [starlette_app, fastapi_app])
+def test_starlette_and_fastapi_mount_it_behind_their_own_log_in(
+    shop: ReliableMQ, make: Callable[[], Any]
+) -> None:
+    app = make()
+    assert mount(app, "/mq", mq=shop, allow=who) is app
+    with visitor(app) as client:
+        assert at(client, "/").status_code == 403
+        assert client.get("/login").text.strip('"') == "hello"
+        page = at(client, "/stubs")
+        assert page.status_code == 200
+        assert "vera" in page.text
+        assert 'href="/mq/topics"' in page.text
+        assert at(client, "/static/console.css").status_code == 200
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        answer = client.post("/mq/do", data={"deed": RETRY, "scope": "all"})
+        assert answer.status_code == 403  # a form without a token
+        form = {"deed": RETRY, "scope": "all", "token": field(at(client, "/topics").text, "token")}
+        assert client.post("/mq/do", data=form).status_code == 409
+        assert client.post("/mq/do", data=form | {"deed": "stub-void"}).status_code == 403
+
+
+@pytest.fixture
+def django_shop(tmp_path: Path) -> Iterator[tuple[DjangoMQ, TestClient]]:
+    """Give a project, and a browser at its ASGI application with the console."""
+    with (
+        project(f"sqlite:///{tmp_path / 'shop.db'}", *APPS) as mq,
+        override_settings(ALLOWED_HOSTS=["testserver", "127.0.0.1"]),
+    ):
+        app = mount(get_asgi_application(), "/mq", mq=mq, allow=staff)
+        with visitor(app) as client:
+            yield mq, client
+
+
+def logged_in(client: TestClient, browser: Client) -> TestClient:
+    """Give a browser the session of another one."""
+    client.cookies.set("sessionid", browser.cookies["sessionid"].value, domain="127.0.0.1")
+    return client
+
+
+def test_django_serves_it_beside_its_own_pages(django_shop: tuple[DjangoMQ, TestClient]) -> None:
+    _, client = django_shop
+    assert client.get("/admin/login/").status_code == 200
+    assert client.get("/mqueue").status_code == 404
+    assert client.get("/mq").headers["location"] == "/mq/"
+    assert client.get("/mq/healthz").status_code == 200
+    assert client.get("/mq/").status_code == 403
+    client.cookies.set("sessionid", "x", domain="127.0.0.1")
+    assert client.get("/mq/").status_code == 403
+
+
+def test_the_staff_of_a_django_project_has_its_roles(
+    django_shop: tuple[DjangoMQ, TestClient],
+) -> None:
+    mq, client = django_shop
+    _, message_id = parked(mq)
+    roles = {
+        "viewer": user("vera"),
+        "operator": user("otto", "settle_messages"),
+        "admin": user("ada", is_superuser=True),
+    }
+    for role, browser in roles.items():
+        page = logged_in(client, browser).get("/mq/stubs")
+        assert page.status_code == 200
+        assert f'class="role">{role}<' in page.text
+    operator = in_mount(logged_in(client, roles["operator"]))
+    assert look(operator, "stub-void").status_code == 403
+    started = start(operator, look(operator, RETRY, ids=[message_id]))
+    place = started.headers["location"]
+    assert place.startswith("/mq/works/")
+    until(lambda: state_of(operator, place.removeprefix("/mq"))["state"] == "ended")
+    assert audit(mq) == [("otto", "stub retry", message_id, 1)]
+
+
+def test_who_is_no_staff_or_has_left_does_not_get_in(
+    django_shop: tuple[DjangoMQ, TestClient],
+) -> None:
+    from django.contrib.auth.models import User
+
+    _, client = django_shop
+    browser = user("vera")
+    User.objects.filter(username="vera").update(is_staff=False)
+    assert logged_in(client, browser).get("/mq/").status_code == 403
+    User.objects.filter(username="vera").update(is_staff=True, is_active=False)
+    assert client.get("/mq/").status_code == 403
+    User.objects.filter(username="vera").update(is_active=True)
+    assert client.get("/mq/").status_code == 200
+    person = User.objects.get(username="vera")
+    person.set_password("another")
+    person.save()
+    assert client.get("/mq/").status_code == 403  # the session ended with the password
+
+
+@pytest.mark.parametrize("path", ["", "mq", "/mq/", "/"])
+def test_a_place_is_a_path(shop: ReliableMQ, path: str) -> None:
+    with pytest.raises(ConfigurationError, match="mount"):
+        mount(Starlette(), path, mq=shop, allow=who)
