@@ -70,6 +70,7 @@ def test_runs_in_files_are_listed_with_what_cannot_be_read(runs: Path, browse: B
     assert client.get("/run-files?since=%2B1h").status_code == 400
     page = client.get("/run-files?limit=2")
     assert 'href="/run-files?limit=2&amp;cursor=2"' in page.text
+    assert client.get("/run-files?cursor=x").status_code == 400
     assert '<a href="/run-files">Runs in files</a>' in client.get("/").text
     assert "Runs in files</a>" not in browse().get("/").text
     assert "start the console with --runs DIR" in browse().get("/run-files").text
