@@ -37,11 +37,11 @@ def test_increments_from_the_console_follow_one_another(postgres_url: str, tmp_p
             assert ": clean" in page
     table = run_table(mq.database.metadata, "rmq_").c
     with mq.database.engine.connect() as connection:
-        wanted = select(table.kind, table.previous_run_id).order_by(table.run_id)
-        runs = connection.execute(wanted).all()
+        wanted = select(table.kind, table.run_id, table.previous_run_id).order_by(table.run_id)
+        first, second = connection.execute(wanted).all()
     mq.close()
-    assert [run.kind for run in runs] == ["increment", "increment"]
-    assert [run.previous_run_id is None for run in runs] == [True, False]
+    assert (first.kind, second.kind) == ("increment", "increment")
+    assert second.previous_run_id == first.run_id
 
 
 def confirmed(mq: ReliableMQ) -> int:

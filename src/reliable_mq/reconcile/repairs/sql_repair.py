@@ -59,9 +59,6 @@ class RepairOrder:
         urls: the URLs of the databases.
         prefix: the prefix of the tables.
         run_id: the id of the run, for the audit.
-        actor: the person who repairs, for the audit. Default: the run itself.
-        why: the person's reason; "": the run has none.
-        work: identifies the entries of the audit, at most 32 characters; "": the run does.
         past: a lease that ended before this moment had expired by every clock when the run judged.
         broker_name: the broker of records that do not name theirs. None: unknown.
         rate: the most stubs in a second. Default: no limit.
@@ -70,21 +67,24 @@ class RepairOrder:
         clock: this machine's clock, seconds since the epoch.
         ticks: a monotonic clock, in seconds.
         sleep: waits for some seconds.
+        actor: the person who repairs, for the audit. Default: the run itself.
+        why: the person's reason; "": the run has none.
+        work: identifies the entries of the audit, at most 32 characters; "": the run does.
     """
 
     urls: Sequence[str] = field(repr=False)
     prefix: str
     run_id: str
     past: datetime
-    actor: str = ACTOR
-    why: str = ""
-    work: str = ""
     broker_name: str | None = None
     rate: RepairRate = UNBOUNDED
     is_following: bool = False
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    actor: str = ACTOR
+    why: str = ""
+    work: str = ""
 
 
 @dataclass(frozen=True)
