@@ -154,6 +154,7 @@
   const PLACES = [
     [/^(evidence|project)\//, 0.4],
     [/^(reference\/api|examples)\//, 0.6],
+    [/^how-to\/questions[^#]*$/, 0.4], // the head of a page of questions
     [/^reference\/(glossary|log_events|broker_properties|client_settings)/, 0.7],
     [/^how-to\/(questions|error_texts)/, 1.3],
   ];
@@ -296,6 +297,7 @@
       const item = items[id];
       let value = score * Math.pow(weight / total, 2);
       if (item.level === 1) value *= 1.5;
+      else if (!item.text) value *= 0.4; // a title above others answers nothing
       // The more of a title was asked for, the more the page is about that.
       const own = titles[id];
       const common = [...own].filter((s) => near.has(s));
