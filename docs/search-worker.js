@@ -13,7 +13,7 @@
   // What other systems call it: these words are looked for, too.
   const PHRASES = [
     [/\bpartition(s|ing)? keys?\b|\bmessage ?group ?ids?\b|\brouting keys?\b/, "ordering key"],
-    [/\b(hello world|quick ?start|get(ting)? started|first steps?|how (do|can|to)( i| we)? (start|begin)|beginners?)\b/, "tutorial first order"],
+    [/\b(hello world|quick ?start|get(ting)? started|first steps?|how (do|can|to)( i| we)? (start|begin)|beginners?)\b/, "tutorial order survives kill"],
     [/\bat[ -]least[ -]once\b|\b(two|2|several|multiple) times\b|\bsame message (again|twice)\b/, "twice duplicate"],
     [/\bsame (message|order|event|job|task)s?\b.*\b(again|twice|second)|\breceived? .*\b(again|twice)\b/, "same message second time duplicate"],
     [/\bsame (worker|consumer|user|customer|id|key|partition)\b/, "ordering key one user"],
@@ -21,6 +21,7 @@
     [/\b(every|all|each|no|any) (orders?|messages?|events?)\b.*\b(delivered|processed|consumed|arrived|lost|missing)\b|\bprove\b/, "reconciliation prove"],
     [/\b(simple|simplest|minimal|minimum|working|first|full) example\b|\bone file\b|\bsample\b/, "simplest example tutorial"],
     [/\bexactly[ -]once\b/, "twice promised"],
+    [/\bfirst in,? first out\b/, "ordering key fifo"],
     [/\b(in|out of|keep|strict|total|message|event)s? order(ing|ed)?\b|\border(ing)? (guarantee|per)|\bsequence\b/, "ordering order"],
     [/\b(first time|new ?comer|newbie|in (5|five|ten|15|fifteen) minutes|install and run)\b/, "tutorial quick start"],
     [/\b(re-?drive|redrive|re-?queue|reinject|resurrect)/, "send dead letter again"],
@@ -32,6 +33,8 @@
     [/\bfind (lost|missing)\b|\b(lost|missing) messages?\b/, "reconciliation"],
     [/\bdoes(n'?t| not) exist\b|\bno such (table|relation)\b|\bundefinedtable\b/, "missing table"],
     [/\bno module named\b|\bmodulenotfounderror\b|\bimporterror\b/, "module not installed"],
+    [/\b(see|show|inspect|browse|view|watch) (the |my |all )?(queues?|messages|outbox|backlog)\b/, "console far behind pending"],
+    [/^(?!.*(celery|background|rq\b|procrastinate)).*\b(tasks?|jobs?)\b/, "message handler"],
     [/\b(publish|emit|enqueu|dispatch)/, "send"],
     [/\b(subscrib|listen(er|ing)?\b|receiver)/, "consumer"],
     [/\bgo(lang)? (clients?|sdks?|programs?|services?|apps?|code)\b|\b(from|in) go\b/, "languages clients golang"],
@@ -114,6 +117,8 @@
     "mypy pyright typing type",
     "sentry exception tracker",
     "cost costs price",
+    "rotate renew replace",
+    "compression compress gzip lz4 zstd",
   ];
 
   function stem(word) {
@@ -149,9 +154,12 @@
   const PLACES = [
     [/^(evidence|project)\//, 0.4],
     [/^(reference\/api|examples)\//, 0.6],
+    [/^how-to\/questions[^#]*$/, 0.4], // the head of a page of questions
     [/^reference\/(glossary|log_events|broker_properties|client_settings)/, 0.7],
     [/^how-to\/(questions|error_texts)/, 1.3],
   ];
+  // Who asks for the meaning of a word gets the glossary.
+  const MEANING = /^(what('s| is| are|s)( an?| the)?|meaning of|definition of|define) [\w-]+( [\w-]+)?\??$|\b(meaning|definition|glossary)\b|^what do(es)? .* mean/;
 
   let items = [];
   let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
@@ -284,10 +292,12 @@
       for (const [s, how] of own) near.set(s, Math.max(near.get(s) || 0, weight * how));
     }
     const ranked = [];
+    const isMeaning = MEANING.test(low.trim());
     for (const [id, { score, weight }] of records) {
       const item = items[id];
       let value = score * Math.pow(weight / total, 2);
       if (item.level === 1) value *= 1.5;
+      else if (!item.text) value *= 0.4; // a title above others answers nothing
       // The more of a title was asked for, the more the page is about that.
       const own = titles[id];
       const common = [...own].filter((s) => near.has(s));
@@ -296,6 +306,7 @@
       for (const s of common) said += near.get(s);
       value *= 1 + 1 * Math.min(1, said / total);
       for (const [place, share] of PLACES) if (place.test(item.location)) value *= share;
+      if (isMeaning && weight > 0.95 * total && item.location.startsWith("reference/glossary")) value *= 40;
       ranked.push({ id, value });
     }
     ranked.sort((a, b) => b.value - a.value || a.id - b.id);

@@ -23,7 +23,7 @@ def _size(count: int) -> str:
 
 def page() -> str:
     """Return the page."""
-    characters = "characters"
+    characters, of = "characters", "of a-z A-Z 0-9 _ - % |"
     rows = [
         [
             "the body of a message: the size of its payload as bytes",
@@ -34,10 +34,10 @@ def page() -> str:
             "of these, what is left free for brokers and the signature",
             _size(_ADDED_SIZE_MAX),
         ],
-        ["the name of a topic", f"{limits.TOPIC_LENGTH_MAX} {characters}"],
+        ["the name of a topic", f"{limits.TOPIC_LENGTH_MAX} {characters} {of}"],
         [
             "the name of a consumer group or an application",
-            f"{limits.GROUP_LENGTH_MAX} {characters}",
+            f"{limits.GROUP_LENGTH_MAX} {characters} {of}",
         ],
         ["a tag, a key, an ordering key", f"{TEXT_LENGTH_MAX} {characters}"],
         ["a key", "no space in it: a space separates the keys of a message"],

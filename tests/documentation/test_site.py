@@ -224,6 +224,26 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
         ("multi-tenant one schema per customer", "how-to/questions_production.html", 3),
         ("do not retry on 404", "how-to/questions.html", 3),
         ("flask-sqlalchemy", "how-to/flask.html", 3),
+        # names of other tools
+        ("gevent", "how-to/questions_names.html", 1),
+        ("datadog", "how-to/questions_names.html", 1),
+        ("poetry add", "how-to/questions_names.html", 1),
+        ("sso oidc console", "how-to/questions_names.html", 3),
+        # our own errors, as they appear
+        ("An embedded broker is for one process", "how-to/error_texts.html", 1),
+        ("shop:app is of type FastAPI, not a ReliableMQ", "how-to/error_texts.html", 3),
+        ("without users, the console answers this machine only", "how-to/error_texts.html", 1),
+        ("CODE: 17 No topic route info", "how-to/error_texts.html", 1),
+        # what people do with it
+        ("what is a stub", "reference/glossary.html", 1),
+        ("edit the payload of a dead letter", "how-to/questions_operating.html", 1),
+        ("peek message without consuming", "how-to/questions_operating.html", 1),
+        ("alert when worker is down", "how-to/questions_operating.html", 3),
+        ("circular import models", "how-to/questions_patterns.html", 3),
+        ("webhook delivery with retries", "how-to/questions_patterns.html", 3),
+        ("two services share one database", "how-to/questions_production.html", 3),
+        ("how often is a failed message retried", "how-to/questions.html", 3),
+        ("how to check task status", "how-to/questions_operating.html", 3),
     ],
 )
 def test_search_finds_the_page_for_the_words_of_a_user(

@@ -86,7 +86,7 @@ def add(
 ) -> None:
     """Add a user at the masters of all brokers; a broker that has it keeps it as it is.
 
-    If all have it already, the command ends with 1: the given secret is not the user's.
+    If all have it already, nothing is changed, also not its secret, and the exit code is 1.
     """
     if not secret:
         raise UsageError("no secret is given: write --secret @FILE, or --secret - to be asked")

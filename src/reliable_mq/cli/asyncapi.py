@@ -34,7 +34,7 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write to this file.")
     ] = None,
 ) -> None:
-    """Print the AsyncAPI 3 document: channels are topics, operations consumers and known sends."""
+    """Print the AsyncAPI 3 document: topics as channels, consumers and sends as operations."""
     mq = options.loaded(needed_application(argument, application))
     try:
         document = mq.asyncapi(version=version)

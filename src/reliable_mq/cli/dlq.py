@@ -170,9 +170,9 @@ def retry(
 ) -> None:
     """Deliver dead letters again, to their own consumer group only, with new attempts.
 
-    A filter selects dead letters that still wait, --waiting all of them; with --also-settled also
-    those retried since. With --app: only those of its consumer groups and of its messages, unless
-    --group names another. Exits with 1 if an id was not retried.
+    A filter selects dead letters that still wait; --waiting selects all that wait. --also-settled
+    adds those that were retried since. With --app: only those of its consumer groups and of its
+    messages, unless --group names another. Exits with 1 if an id was not retried.
     """
     if waiting and also_settled:
         raise UsageError("give either --waiting or --also-settled")

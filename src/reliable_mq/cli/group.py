@@ -119,7 +119,7 @@ def create(
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Create a group at the masters of all brokers; a broker that has it like this is skipped."""
+    """Create a group at the masters of all brokers; skip those that have it with these settings."""
     with administered(cluster) as admin:
         answers = admin.groups.create(group, wanted, brokers=broker_names or (), dry_run=dry_run)
     print_where(f"group {group}", "made", answers, dry_run=dry_run, as_json=as_json)

@@ -48,9 +48,9 @@ def check(
 ) -> None:
     """Compare the payloads with the records: one line for each incompatible change, then code 1.
 
-    Backward: what was written before is read now. Forward: what is written now is read by earlier
-    code. A payload with a schema needs both within one version; what is only read needs backward,
-    what is only sent forward.
+    Backward: today's code reads what was written before. Forward: earlier code reads what is
+    written today. A payload with a schema needs both, within one version. A payload that is only
+    read needs the first, one that is only sent needs the second.
     """
     found = check_schemas(_payloads(application), read_schemas(folder))
     has_failed = bool(found.incompatible or (exact and found.unrecorded))

@@ -136,7 +136,7 @@ def retry(
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Send stubs again from the start, with all their sends and attempts.
+    """Send stubs again, as if for the first time: sends and attempts are counted from 0.
 
     A filter selects stubs that wait for a person. With --status unconfirmed or voided, it selects
     all stubs in this status.

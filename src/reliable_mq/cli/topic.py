@@ -158,7 +158,7 @@ def create(
     dry_run: printing.DryRun = False,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Create a topic at the masters of all brokers; a broker that has it like this is skipped."""
+    """Create a topic at the masters of all brokers; skip those that have it with these settings."""
     with administered(cluster) as admin:
         answers = admin.topics.create(
             topic,
