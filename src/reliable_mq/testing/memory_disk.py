@@ -305,6 +305,22 @@ class MemoryDisk:
         self.opened[path] += 1
         return MemoryFile(self, path, content)
 
+    def known(self, path: str, size: int) -> MemoryFile:
+        """Return a file that is there with this size."""
+        content = self._contents[path_inside(path)]
+        assert len(content.seen) == size
+        self.opened[path] += 1
+        return MemoryFile(self, path, content)
+
+    def look(self, path: str, size: int, places: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Return parts of a file; None without it, or if it has another size."""
+        content = self._contents.get(path_inside(path))
+        if self.looks is not None:
+            self.looks.append(Operation("look", path))
+        if content is None or len(content.seen) != size:
+            return None
+        return [bytes(content.seen[at : at + length]) for at, length in places]
+
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""
         prefix = f"{folder}/"

@@ -185,6 +185,21 @@ class Disk(Protocol):
         """
         ...
 
+    def known(self, path: str, size: int) -> DiskFile:
+        """Return a file that is there with this size; it is opened at its first use.
+
+        Raises, when it is used:
+            StoreError: when it is gone.
+        """
+        ...
+
+    def look(self, path: str, size: int, places: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Return parts of a file, by position and length, and keep nothing open.
+
+        None: there is no such file, or it has another size.
+        """
+        ...
+
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""
         ...
