@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from bench import raw_results
+from bench.curve_table import curves_table
 from bench.sdk_tables import kill_sdk_table, sdk_table
 from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
 
@@ -329,6 +330,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "idle": idle_table,
     "start": start_table,
     "scale": scale_table,
+    "curves": curves_table,
     "orders": orders_table,
     "resend": figures_table,
     "retention": figures_table,
