@@ -9,11 +9,10 @@ BAR = 1.5
 
 def curves_table(results: dict[str, Any]) -> str:
     """One line per figure: the range, its value at both ends, and how many times it grew."""
-    rows: list[tuple[str, ...]] = [("range", "what", "at its begin", "at its end", "unit", "ratio")]
+    rows: list[tuple[str, ...]] = [("what", "from", "to", "at from", "at to", "unit", "ratio")]
     for each in results["rounds"]:
         (small, *_, large), (first, *_, last) = each["sizes"], each["values"]
         ratio = figure_text(last / first if first else None, ".2f")
-        values = (figure_text(first, ",.4g"), figure_text(last, ",.4g"))
-        name = f"{each['range']}, {small:,} to {large:,}"
-        rows.append((name, each["what"], *values, each["unit"], ratio))
+        values = (f"{small:,}", f"{large:,}", figure_text(first, ",.4g"), figure_text(last, ",.4g"))
+        rows.append((each["what"], *values, each["unit"], ratio))
     return table_text(rows) + origin_text(results)

@@ -347,18 +347,14 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read-log": figures_table,
     "read-tables": figures_table,
 }
-IN_PARTS = ("attacks", "scale", "by-message")
+IN_PARTS = ("attacks", "scale", "by-message", "curves")
 """Tables whose figures come from several measurements."""
 
 
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = (
-            raw_results.newest_figures
-            if name in ("attacks", "scale", "by-message")
-            else raw_results.newest
-        )
+        read = raw_results.newest_figures if name in IN_PARTS else raw_results.newest
         results = read(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"

@@ -6,11 +6,11 @@ Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 import ctypes
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
-from reliable_mq.broker_core.store.disk import FileText, RowsText, path_inside
+from reliable_mq.broker_core.store.disk import EDGE_SIZE, FileText, RowsText, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
 from reliable_mq.runtime.disk_file import FileDiskFile, NewNames, sync_folder, write_rest
@@ -122,21 +122,24 @@ class FileDisk:
 
     def known(self, path: str, size: int) -> FileDiskFile:
         """Return a file that is there with this size; it is opened at its first use."""
-        full = f"{self._root_text}{path_inside(path)}"
+        full = self._root_text + path_inside(path)
         return FileDiskFile(
             full, size, self._files, (), self._names, is_mapped=self._is_mapped, is_known=True
         )
 
-    def look(self, path: str, size: int, places: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Return parts of a file; None without it, or if it has another size."""
+    def look(self, path: str, size: int, begin: int, end: int) -> bytes | None:
+        """Return a part of a file, or both ends of it; None without it, or of another size."""
         try:
-            descriptor = os.open(f"{self._root_text}{path_inside(path)}", _LOOK_FLAGS)
+            descriptor = os.open(self._root_text + path_inside(path), _LOOK_FLAGS)
         except OSError:
             return None
         try:
             if os.fstat(descriptor).st_size != size:
                 return None
-            return [os.pread(descriptor, length, at) for at, length in places]
+            if end - begin <= 2 * EDGE_SIZE:
+                return os.pread(descriptor, end - begin, begin)
+            first = os.pread(descriptor, EDGE_SIZE, begin)
+            return first + os.pread(descriptor, EDGE_SIZE, end - EDGE_SIZE)
         finally:
             os.close(descriptor)
 
@@ -160,7 +163,7 @@ class FileDisk:
         full = self._at(folder)
         if not full.is_dir():
             return []
-        return self._files.attempt(lambda: sorted(entry.name for entry in full.iterdir()))
+        return self._files.attempt(lambda: sorted(os.listdir(full)))  # noqa: PTH208 - many names
 
     def size_of(self, path: str) -> int:
         """Return the size of a file, or -1 when it does not exist."""

@@ -29,7 +29,7 @@ from reliable_mq.broker_core.store.progress import StoreProgress, load_progress,
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
-from reliable_mq.broker_core.store.seen_queues import SeenQueues, seen_queues, unseen_places
+from reliable_mq.broker_core.store.seen_queues import seen_queues, unseen_places
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.telemetry import broker_events
@@ -100,14 +100,14 @@ class MessageStore:
         """The begin of the last record that is in the queues; without one, the log's start."""
         return max(self._dispatched.last_record, self.log.start)
 
-    def open(self) -> None:
-        """Recover the content of the folder, and mark it as in use.
+    def open(self, progress: StoreProgress | None = None) -> None:
+        """Recover the content of the folder, and mark it as in use; `progress`: the note, if read.
 
         Raises:
             StoreCorrupt: when a file has impossible content. Nothing was changed then.
             StoreError: when a newer broker wrote the store. Nothing was changed then.
         """
-        progress = load_progress(self._disk)
+        progress = progress or load_progress(self._disk)
         checkpoint = load_checkpoint(self._disk)
         was_killed = self._disk.size_of(ABORT_PATH) >= 0
         is_usable = progress and not was_killed and progress.is_newest(checkpoint)
@@ -135,8 +135,7 @@ class MessageStore:
                 safe_time_ms=checkpoint.index_time_ms,
             )
         self._opened_end = self.log.end
-        for (topic, queue_id), queue in self.queues.items():
-            self.appender.lane(topic, queue_id).next = queue.end
+        self.appender.end_of = lambda key: self.bounds(*key)[1]
         last = plan.last_record
         if last:
             time_ms = self.appender.last_time_ms = store_time_ms(last)
@@ -167,9 +166,8 @@ class MessageStore:
 
     def _load_queues(self, note: StoreProgress | None) -> Collection[QueueKey]:
         """Load the queues; return those that the note of a clean stop names; see `seen_queues`."""
-        size, seen = self._queue_file_size, SeenQueues()
-        if note is not None:
-            seen = seen_queues(self._disk, self.log, note, size, self.deletions)
+        size = self._queue_file_size
+        seen = seen_queues(self._disk, self.log, note, size, self.deletions) if note else {}
         for key, extent in seen.items():
             self.queues[key] = ConsumeQueue(self._disk, *key, size, seen=extent)
         for place in unseen_places(self._disk, note, seen, self.deletions):
@@ -270,6 +268,8 @@ class MessageStore:
         """
         for dispatch in self._undispatched:
             dispatch.arrivals[:] = [each for each in dispatch.arrivals if each.topic != topic]
+        for _, queue_id in [key for key in self.queues if key[0] == topic]:
+            self.appender.lane(topic, queue_id)
         lanes = self.appender.forget(topic)
         for lane in lanes:
             queue = self._queue(topic, lane.queue_id)

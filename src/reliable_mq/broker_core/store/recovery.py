@@ -260,9 +260,10 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
             break
         damage.append(DamagedRange(walk.end, goes_on_at))
         walk.end = goes_on_at
-    for key, queue in queues.items():
+    for key, queue in queues.items() if damage else ():
         units[key].keep_damaged(damage, queue)
-    for key in [key for key in keep if _lost_its_head(evidence, key, keep[key], units[key])]:
+    headless = [key for key, end in keep.items() if end <= queues[key].first]
+    for key in [key for key in headless if _lost_its_head(evidence, key, units[key])]:
         del keep[key]
     result = RecoveryPlan(
         log_end=walk.end,
@@ -312,14 +313,12 @@ def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
     return NewUnits(end, last.commit_log_offset + last.size)
 
 
-def _lost_its_head(evidence: Evidence, key: QueueKey, keep: int, new: NewUnits) -> bool:
+def _lost_its_head(evidence: Evidence, key: QueueKey, new: NewUnits) -> bool:
     """Whether a queue without trusted units seems to begin too late.
 
     After a power loss a new file may be missing although a later one exists.
     """
     queue, note = evidence.queues[key], evidence.newest_progress
-    if keep > queue.first:
-        return False
     if new.units:
         return new.begin != queue.first
     if queue.first == 0 or note is None or not evidence.was_killed or evidence.is_same_boot:

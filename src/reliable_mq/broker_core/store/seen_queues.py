@@ -18,13 +18,12 @@ from reliable_mq.broker_core.store.consume_queue import BLANK_SIZE
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.evidence import QueueKey, confirms
-from reliable_mq.broker_core.store.progress import QueueExtent, SeenExtent, StoreProgress
+from reliable_mq.broker_core.store.progress import SeenExtent, StoreProgress
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 
 SeenQueues = dict[QueueKey, SeenExtent]
 
 _PLACE = struct.Struct(">qi")  # log offset and size of a unit
-_SHORT = 512  # bytes; to read so many once takes less time than to read twice
 _NOTHING = bytes(CONSUME_QUEUE_UNIT_SIZE)
 
 
@@ -47,38 +46,40 @@ def seen_queues(
     for topic, extents in note.queues.items():
         if deletions.has(topic):
             continue
+        folder = f"{FOLDER}/{topic}/"
         for queue_id, extent in extents.items():
-            seen = _seen(disk, f"{FOLDER}/{topic}/{queue_id}", extent, file_size, note)
-            if seen is not None:
-                found[topic, queue_id] = seen
+            first, end, last = extent.first, extent.end, extent.last_log_offset
+            in_file = first * CONSUME_QUEUE_UNIT_SIZE % file_size
+            begin = first * CONSUME_QUEUE_UNIT_SIZE - in_file
+            behind = end * CONSUME_QUEUE_UNIT_SIZE - begin
+            if not 0 <= first < end or behind >= file_size:
+                continue
+            path = f"{folder}{queue_id}/{begin:020d}"
+            looked = disk.look(path, file_size, in_file, behind + CONSUME_QUEUE_UNIT_SIZE)
+            last_size = 0 if looked is None else _last_size(looked, note, last)
+            if last_size:
+                found[topic, queue_id] = SeenExtent(first, end, last, last + last_size)
     return found
 
 
-def _seen(
-    disk: Disk, folder: str, extent: QueueExtent, file_size: int, note: StoreProgress
-) -> SeenExtent | None:
-    first, end, last = extent.first, extent.end, extent.last_log_offset
-    number, at = divmod(first * CONSUME_QUEUE_UNIT_SIZE, file_size)
-    in_file = end * CONSUME_QUEUE_UNIT_SIZE - number * file_size
-    if not 0 <= first < end or in_file >= file_size:
-        return None
-    path, behind = f"{folder}/{number * file_size:020d}", in_file + CONSUME_QUEUE_UNIT_SIZE
-    last_at = in_file - CONSUME_QUEUE_UNIT_SIZE
-    is_short = behind - at <= _SHORT
-    places = ((at, behind - at),) if is_short else ((at, _PLACE.size), (last_at, behind - last_at))
-    looked = disk.look(path, file_size, places)
-    if looked is None:
-        return None
-    begin, size = _PLACE.unpack_from(looked[0])
-    last_begin, last_size = _PLACE.unpack_from(looked[-1], last_at - at if is_short else 0)
+def _last_size(units: bytes, note: StoreProgress, last: int) -> int:
+    """Return the size of the last record of a queue; 0: its units are not as the note says.
+
+    Args:
+        units: the first ones, and the last ones with the room for one more.
+        note: of the store.
+        last: where the last record is in the log, as the note says.
+    """
+    begin, size = _PLACE.unpack_from(units)
+    last_begin, last_size = _PLACE.unpack_from(units, len(units) - 2 * CONSUME_QUEUE_UNIT_SIZE)
     is_right = (
         0 < size < BLANK_SIZE
         and begin >= note.log_start
         and last_begin == last
         and 0 < last_size <= note.log_end - last
-        and looked[-1].endswith(_NOTHING)
+        and units.endswith(_NOTHING)
     )
-    return SeenExtent(first, end, last, last + last_size) if is_right else None
+    return last_size if is_right else 0
 
 
 def unseen_places(
