@@ -21,7 +21,7 @@ from reliable_mq.wire.properties import encode_properties
 AT_ONCE = 16
 BODY = b"x" * 1024
 GROUP = "curves"
-SETTLED_SHARE = 0.06  # of a processor; a broker at rest uses less
+SETTLED_SHARE = 0.02  # of a processor; a broker at rest uses less, a checkpoint more
 LOOK_SECONDS = 1.0
 PUT_OFF_SECONDS = 11.0  # a checkpoint begins after ten
 _TIMEOUT_SECONDS = 60.0
@@ -145,14 +145,13 @@ class Subject:
         caller.ask(frames, at_once)
         return (processor_seconds(self.pid) - before) / len(frames) * 1e6
 
-    def whole_cost(self, caller: Caller, frames: Sequence[bytes]) -> float:
-        """The same with everything that the broker has put off, without its rest."""
-        before = processor_seconds(self.pid)
+    def whole_cost(self, caller: Caller, frames: Sequence[bytes], rest: float) -> float:
+        """The same with everything that the broker has put off, without its `rest`."""
+        before, begin = processor_seconds(self.pid), time.monotonic()
         caller.ask(frames)
-        begin = time.monotonic()
         self.settle()
         used, seconds = processor_seconds(self.pid) - before, time.monotonic() - begin
-        return (used - self.rest(PUT_OFF_SECONDS) * seconds) / len(frames) * 1e6
+        return (used - rest * seconds) / len(frames) * 1e6
 
     def rest(self, seconds: float) -> float:
         """Return the processors that it uses while nobody asks."""

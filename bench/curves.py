@@ -43,8 +43,7 @@ STARTS = 3
 REST = "thousandths of a processor"
 SILENT_SECONDS = 31.0  # a broker closes connections that are silent for 120 s
 PULLS_OF_CONNECTION = 100
-SEGMENT = 256 * 1024
-SMALL_SEGMENTS = {"mappedFileSizeCommitLog": str(SEGMENT), "maxMessageSize": "65536"}
+LOG_SIZE = 1000 * 256 * 1024  # bytes of a log in files of different sizes
 SQL92: dict[str, object] = {"expressionType": "SQL92", "subscription": "price > 3 AND kind = 'new'"}
 PRICED = {"price": "7", "kind": "new"}
 
@@ -91,19 +90,20 @@ def of_places(directory: Path, topics: int, queues: int, seconds: float) -> Iter
     yield "a start", start_cost(directory) * 1e3, "ms"
     with started(directory) as broker, Caller(broker.address) as caller:
         broker.settle()
-        yield "at rest", broker.rest(seconds) * 1e3, REST
+        rest = broker.rest(seconds)
+        yield "at rest", rest * 1e3, REST
         more = [creation(f"one-more-{number}") for number in range(CREATED)]
         yield "creating a topic", broker.cost(caller, more, 1), "us"
         caller.ask(spread(places, WARM))
         yield "a send", broker.cost(caller, spread(places, SENDS)), "us"
         broker.settle()
-        whole = broker.whole_cost(caller, spread(places, SENDS))
+        whole = broker.whole_cost(caller, spread(places, SENDS), rest)
         yield "a send, with all that is put off", whole, "us"
         pulls = [pull(*places[number % len(places)], maxMsgNums=1) for number in range(SENDS // 4)]
         caller.ask(pulls[:WARM])
         yield "a pull of one message", broker.cost(caller, pulls), "us"
         commits = [commit(*places[number % len(places)]) for number in range(SENDS)]
-        yield "a commit, with all that is put off", broker.whole_cost(caller, commits), "us"
+        yield "a commit, with all that is put off", broker.whole_cost(caller, commits, rest), "us"
         yield "resident", broker.resident(), "MiB"
 
 
@@ -183,7 +183,7 @@ def of_properties(directory: Path, count: int, _seconds: float) -> Iterator[Meas
         yield "a send", broker.cost(caller, frames), "us"
 
 
-def of_keys(directory: Path, count: int, _seconds: float) -> Iterator[Measured]:
+def of_keys(directory: Path, count: int, seconds: float) -> Iterator[Measured]:
     """Sends of messages with so many keys, and the index of each key."""
     counter = iter(range(SENDS * count * 4))
 
@@ -195,29 +195,29 @@ def of_keys(directory: Path, count: int, _seconds: float) -> Iterator[Measured]:
         sends = SENDS // 4
         caller.ask([one() for _ in range(WARM)])
         broker.settle()
+        rest = broker.rest(min(seconds, SILENT_SECONDS))
         yield "a send", broker.cost(caller, [one() for _ in range(sends)]), "us"
         broker.settle()
-        whole = broker.whole_cost(caller, [one() for _ in range(sends)])
+        whole = broker.whole_cost(caller, [one() for _ in range(sends)], rest)
         yield "a key, with the send and all that is put off", whole / count, "us"
 
 
 def of_segments(directory: Path, count: int, seconds: float) -> Iterator[Measured]:
-    """A log of many files: sends at its end, pulls from its begin, start, rest."""
-    messages = count * (SEGMENT // (len(BODY) + 200))
-    with started(directory, SMALL_SEGMENTS) as broker, Caller(broker.address) as caller:
+    """The same log in few files and in many: sends, pulls from anywhere, start, rest."""
+    settings = {"mappedFileSizeCommitLog": str(LOG_SIZE // count), "maxMessageSize": "65536"}
+    messages = LOG_SIZE // (len(BODY) + 300)
+    places = [("busy", queue) for queue in range(8)]
+    with started(directory, settings) as broker, Caller(broker.address) as caller:
         caller.ask([creation("busy", 8)])
-        places = [("busy", queue) for queue in range(8)]
-        caller.ask(spread(places, messages))
+        caller.ask(send(*places[number % 8]) for number in range(messages))
         broker.settle()
         yield "at rest", broker.rest(seconds) * 1e3, REST
         yield "a send", broker.cost(caller, spread(places, SENDS // 4)), "us"
-    with started(directory, SMALL_SEGMENTS) as broker, Caller(broker.address) as caller:
+    with started(directory, settings) as broker, Caller(broker.address) as caller:
         last = messages // 8 - 32
-        pulls = [
-            pull("busy", number % 8, number * 32 % max(last, 1)) for number in range(SENDS // 8)
-        ]
+        pulls = [pull("busy", number % 8, number * 32 % last) for number in range(SENDS // 8)]
         yield "a pull of 32 from anywhere in the log", broker.cost(caller, pulls), "us"
-    yield "a start", start_cost(directory, SMALL_SEGMENTS) * 1e3, "ms"
+    yield "a start", start_cost(directory, settings) * 1e3, "ms"
 
 
 RANGES = {
@@ -227,7 +227,7 @@ RANGES = {
     "waiting pulls": Range(10, 10_000, of_pulls),
     "properties": Range(1, 64, of_properties),
     "keys": Range(1, 64, of_keys),
-    "segments": Range(4, 1_000, of_segments),
+    "segments": Range(1, 1_000, of_segments),
 }
 
 
