@@ -64,22 +64,22 @@ class World:
         return self
 
 
-def read(data: bytes) -> set[str]:
+def read(data: bytes) -> dict[str, TopicConfig]:
     """Return the topics of a text; a broker reads it so."""
     disk, table = MemoryDisk(), TopicTable()
     disk.place_file(PATH, data)
     load_tables(disk, {PATH: table.load})
-    return set(table.by_name)
+    return table.by_name
 
 
 def test_of_many_topics_that_are_added_none_writes_the_whole_table(tmp_path: Path) -> None:
     world = World(tmp_path)
     for number in range(600):
-        before = set(world.table.by_name)
+        before = dict(world.table.by_name)
         world.add(f"more-{number}")
         world.write()
         if number in (2, 3, 10, 255, 256, 257, 599):
-            assert read(world.path.read_bytes()) == set(world.table.by_name)
+            assert read(world.path.read_bytes()) == dict(world.table.by_name)
             assert read(world.copy.read_bytes()) == before
     assert world.whole.names == ["topics.json", "topics.json", "topics.json.bak"]
 
@@ -115,13 +115,13 @@ def test_a_change_of_a_row_or_its_removal_is_written_as_a_whole(tmp_path: Path) 
     world.table.remove(f"topic-{MANY - 1}", 1)
     world.write()
     assert world.whole.names == ["topics.json"] * 2
-    assert read(world.path.read_bytes()) == set(world.table.by_name)
+    assert read(world.path.read_bytes()) == dict(world.table.by_name)
     world.whole.names.clear()
     world.grown()
     world.add("again")
     world.write()
     assert world.whole.names == []
-    assert read(world.path.read_bytes()) == set(world.table.by_name)
+    assert read(world.path.read_bytes()) == dict(world.table.by_name)
 
 
 def test_much_that_is_added_at_once_is_written_as_a_whole(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_file_that_somebody_else_has_changed_is_written_as_a_whole(
     world.add("after")
     world.write()
     assert world.whole.names[1:] == [path.name]
-    assert read(world.path.read_bytes()) == set(world.table.by_name)
+    assert read(world.path.read_bytes()) == dict(world.table.by_name)
 
 
 def test_after_an_error_the_whole_is_written(
@@ -160,7 +160,7 @@ def test_after_an_error_the_whole_is_written(
             world.write()
     world.write()
     assert world.whole.names == ["topics.json"]
-    assert read(world.path.read_bytes()) == set(world.table.by_name)
+    assert read(world.path.read_bytes()) == dict(world.table.by_name)
 
 
 def _fail(_descriptor: int, _data: bytes, _at: int) -> None:
@@ -191,14 +191,14 @@ def test_a_torn_file_has_the_old_rows_or_the_new_ones_or_is_no_json(tmp_path: Pa
         world = World(folder, 130, 2_200).grown()
         world.add(f"odd-{'x' * 20 * number}")
         world.write()
-        old, before = world.path.read_bytes(), set(world.table.by_name)
+        old, before = world.path.read_bytes(), dict(world.table.by_name)
         if number % 3:
             for more in range(1 + number % 4):
                 world.add(f"next-{more}")
         else:
             world.add("next", size=1_300)  # zeros of a sector that is lost are all within a text
         world.write()
-        new, after = world.path.read_bytes(), set(world.table.by_name)
+        new, after = world.path.read_bytes(), dict(world.table.by_name)
         assert world.whole.names == []
         assert read(world.copy.read_bytes()) == before
         for data in torn(old, new):
@@ -219,6 +219,6 @@ def test_a_disk_writes_an_added_topic_behind_the_others(tmp_path: Path) -> None:
         table.set_topic(TopicConfig(topic_name=f"more-{number}"), 1)
         disk.write_text(PATH, table.dump())
         inodes.append((tmp_path / "store" / PATH).stat().st_ino)
-        assert read((tmp_path / "store" / PATH).read_bytes()) == set(table.by_name)
+        assert read((tmp_path / "store" / PATH).read_bytes()) == table.by_name
     disk.close()
     assert len(set(inodes[1:])) == 1  # the second one is written as a whole, too
