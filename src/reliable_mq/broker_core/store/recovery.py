@@ -87,7 +87,8 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
 
     def keeps(self, key: QueueKey, queue: ConsumeQueue) -> bool:
         """Whether a queue stays as it is."""
-        return self.queue_ends.get(key) == queue.end and not self.units[key].units
+        new = self.units.get(key)
+        return self.queue_ends.get(key) == queue.end and not (new and new.units)
 
     def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
         """Change the files. `queues` must have every queue that the plan changes.
@@ -185,19 +186,21 @@ def _refuse_missing_segments(evidence: Evidence) -> None:
 
 def _known(evidence: Evidence) -> _Known:
     log, note, queues = evidence.log, evidence.progress, evidence.queues
-    lost = {key for key, queue in queues.items() if not queue.is_contiguous}
+    seen = evidence.seen
+    lost = {key for key, queue in queues.items() if key not in seen and not queue.is_contiguous}
     if note and evidence.is_confirmed(note):
         for topic, ends in note.queues.items():
             for queue_id, noted in ends.items():
-                queue = queues.get((topic, queue_id))
-                if (topic, queue_id) in evidence.seen:
+                if (topic, queue_id) in seen:
                     continue
+                queue = queues.get((topic, queue_id))
                 if queue is None or not _holds(queue, noted, log.start, note.log_start):
                     lost.add((topic, queue_id))
         noted_ends = {
             (topic, queue_id): noted.end
             for topic, ends in note.queues.items()
             for queue_id, noted in ends.items()
+            if (topic, queue_id) not in seen
         }
         return _Known(note.log_end, True, frozenset(lost), noted_ends)
     if not evidence.was_killed:
@@ -243,9 +246,10 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
     }
     dispatch_from = log.start if known.lost else min(known.log_end, log.capacity_end)
     verified_from = min(dispatch_from, _verified_from(evidence, known, keep))
-    units = {
+    units = {  # a queue that was seen gets its own with its first record
         key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
         for key in {*queues, *known.lost}
+        if key in known.lost or key not in evidence.seen
     }
     damage: list[DamagedRange] = []
     walk = LogWalk(log, verified_from, dispatch_from)
@@ -260,8 +264,8 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
             break
         damage.append(DamagedRange(walk.end, goes_on_at))
         walk.end = goes_on_at
-    for key, queue in queues.items() if damage else ():
-        units[key].keep_damaged(damage, queue)
+    for key in units.keys() & queues.keys() if damage else ():
+        units[key].keep_damaged(damage, queues[key])
     headless = [key for key, end in keep.items() if end <= queues[key].first]
     for key in [key for key in headless if _lost_its_head(evidence, key, units[key])]:
         del keep[key]
@@ -340,7 +344,8 @@ def _dispatch(
         return
     new = units.get(key)
     if new is None:
-        new = units[key] = NewUnits(None, 0)
+        queue = evidence.queues[key] if key in evidence.seen else None
+        new = units[key] = NewUnits(None, 0) if queue is None else _new_units(queue, queue.end)
     if record.offset < new.known_until:
         return
     is_next = head.queue_offset == new.end
