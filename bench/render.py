@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from bench import raw_results
+from bench.curve_table import curves_table
 from bench.sdk_tables import kill_sdk_table, sdk_table
 from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
 
@@ -329,6 +330,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "idle": idle_table,
     "start": start_table,
     "scale": scale_table,
+    "curves": curves_table,
     "orders": orders_table,
     "resend": figures_table,
     "retention": figures_table,
@@ -345,18 +347,14 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read-log": figures_table,
     "read-tables": figures_table,
 }
-IN_PARTS = ("attacks", "scale", "by-message")
+IN_PARTS = ("attacks", "scale", "by-message", "curves")
 """Tables whose figures come from several measurements."""
 
 
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = (
-            raw_results.newest_figures
-            if name in ("attacks", "scale", "by-message")
-            else raw_results.newest
-        )
+        read = raw_results.newest_figures if name in IN_PARTS else raw_results.newest
         results = read(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"

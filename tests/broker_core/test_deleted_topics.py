@@ -327,6 +327,7 @@ def test_a_topic_that_had_no_message_begins_at_0() -> None:
 def test_no_file_of_the_queue_holds_an_old_message_after_a_round_of_housekeeping() -> None:
     world = deleted()
     world.send(b"new")
+    world.state.store.checkpoint()
     clean(world)
     (name,) = world.disk.names(f"consumequeue/{TOPIC}/0")
     assert int(name) == PER_FILE * 20

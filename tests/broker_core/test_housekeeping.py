@@ -70,6 +70,18 @@ def test_nothing_goes_outside_of_the_hours_in_which_files_go() -> None:
     assert log_files(world) == before
 
 
+def test_no_queue_is_written_while_no_file_goes() -> None:
+    world = world_with(200, deleteWhen="12")
+    upkeep = world.state.store.upkeep
+    waiting = upkeep.unwritten
+    assert waiting > 0
+    clean(world)
+    assert upkeep.unwritten == waiting
+    age(world, 1, 73)
+    clean(world)
+    assert upkeep.unwritten == 0
+
+
 def test_old_files_go_at_four_with_queue_and_index_and_an_old_pull_is_led_on() -> None:
     world = world_with(200)
     world.now_ms = FOUR_MS + 24 * HOUR_MS

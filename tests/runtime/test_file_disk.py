@@ -282,7 +282,8 @@ def test_a_long_table_reaches_the_medium_bit_by_bit_and_a_short_one_at_once(
         text = RowsText("<", parts[:count], ",", ">")
         text.is_paced = is_paced
         disk.write_text("config/topics.json", text)
-    assert disk.read_text("config/topics.json") == "<" + ",".join(rows) + ">"
+    written = disk.read_text("config/topics.json").replace(" ", "")  # the head is filled up
+    assert written == "<" + ",".join(rows) + ">"
     disk.close()
 
     assert [at for at, _size in ranges] == [0, *(at + size for at, size in ranges[:-1])]

@@ -41,7 +41,7 @@ def warn_of_missing(disk: Disk, path: str) -> None:
 def _load(disk: Disk, path: str, load: Load) -> None:
     copy = f"{path}.bak"
     try:
-        text = disk.read_text(path)
+        text = _read(disk, path)
         if text:
             load(text)
             return
@@ -61,9 +61,22 @@ def _load(disk: Disk, path: str, load: Load) -> None:
 def _load_copy(disk: Disk, copy: str, load: Load) -> bool:
     """Load a copy; return whether a readable copy exists."""
     try:
-        text = disk.read_text(copy)
+        text = _read(disk, copy)
         if text:
             load(text)
     except (ValueError, msgspec.ValidationError):
         return False
     return bool(text)
+
+
+def _read(disk: Disk, path: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ValueError: when it has zero bytes, as after a write that the medium has only in part. A
+            lenient reader takes them within a text.
+    """
+    text = disk.read_text(path)
+    if "\0" in text:
+        raise ValueError("the file has zero bytes")
+    return text

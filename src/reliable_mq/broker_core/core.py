@@ -183,7 +183,7 @@ class BrokerCore:
         if not state.topics.is_ours:
             was_killed = self._disk.size_of(ABORT_PATH) >= 0
             deletions.note_others(self._disk, progress, was_killed=was_killed)
-        state.store.open()
+        state.store.open(progress)
         state.retention.begin(state.store.appender.last_time_ms)
         if deletions.settle(state.store.log.end):
             self._save_now(DELETIONS_PATH, deletions.dump())

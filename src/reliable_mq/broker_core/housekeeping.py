@@ -38,21 +38,23 @@ class Housekeeping:
         self._disk = disk
         self._removal = FileRemoval(disk, state.config.redelete_interval_ms)
         self._gone: list[tuple[Closeable, str]] = []
+        self._looked_ms = 0
 
     def survey_job(self) -> Callable[[], DiskSurvey]:
-        """Return the disk survey that `begin` needs; it may run in another thread."""
+        """Return the disk survey that `look` needs; it may run in another thread."""
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
-    def begin(
-        self, found: DiskSurvey, reading: ClockReading, mark: StoreMark | None = None
-    ) -> Callable[[], None] | None:
-        """Forget expired files; return the job that removes them, or None without such files.
+    def begin(self, found: DiskSurvey, reading: ClockReading) -> Callable[[], None] | None:
+        """Return the job that removes files, or None without such files; all queues are written."""
+        return self.removal() if self.look(found, reading) else None
+
+    def look(self, found: DiskSurvey, reading: ClockReading) -> bool:
+        """Forget expired files; return whether there are files for `removal`.
 
         Args:
             found: result of the disk survey.
             reading: the wall clock, which dates files, and a monotonic clock.
-            mark: its queues are written; None: all queues are written now.
         """
         state, retention = self._state, self._state.retention
         was_full, now_ms = retention.is_full, round(reading.wall * 1000)
@@ -71,15 +73,24 @@ class Housekeeping:
         if state.wants_unused_dropped:
             state.wants_unused_dropped = False
             self._drop_unused()
+        self._forget(state.store.upkeep.take_restarted())
+        self._looked_ms = now_ms
+        return bool(self._gone)
+
+    def removal(self, mark: StoreMark | None = None) -> Callable[[], None]:
+        """Return the job that removes the forgotten files.
+
+        Args:
+            mark: its queues are written; None: all queues are written now.
+        """
+        state = self._state
         if mark is None:
             mark = state.store.mark()
             state.store.upkeep.flush()
         self._forget(state.store.upkeep.take_restarted())
         gone, self._gone = self._gone, []
-        if not gone:
-            return None
         checkpoint = state.store.begin_checkpoint(mark)
-        remove = self._removal.job(gone, now_ms)
+        remove = self._removal.job(gone, self._looked_ms)
 
         def work() -> None:
             checkpoint()

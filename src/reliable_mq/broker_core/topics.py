@@ -313,7 +313,8 @@ class TopicTable:
         """
         file = fastjson.decode(text, _File)
         for name, topic in file.topic_config_table.items():
-            self._set(msgspec.structs.replace(topic, topic_name=name))
+            topic.topic_name = name
+            self._set(topic)
         self.version = file.data_version
         self.is_ours = file.writer == _WRITER or text.startswith(_LAYOUT)
 

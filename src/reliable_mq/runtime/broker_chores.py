@@ -56,10 +56,9 @@ class BrokerChores:
         housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
         while True:
             found = await self._log_writer.run(housekeeping.survey_job())
-            mark = await self._flush_queues()
-            job = housekeeping.begin(found, ClockReading(time.time(), ticks(), run), mark)
-            if job is not None:
-                await self._log_writer.run(job)
+            if housekeeping.look(found, ClockReading(time.time(), ticks(), run)):
+                mark = await self._flush_queues()
+                await self._log_writer.run(housekeeping.removal(mark))
             await asyncio.sleep(self._core.state.config.clean_interval_ms / 1000)
 
     async def checkpoint_forever(self) -> None:

@@ -68,7 +68,7 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._files)
 
-    def open(self, file: Pooled, path: Path, flags: int) -> Descriptor:
+    def open(self, file: Pooled, path: Path | str, flags: int) -> Descriptor:
         """Return the descriptor of a file. Open the file if necessary.
 
         Raises:

@@ -61,6 +61,7 @@ class FileDiskFile:
         unsynced_folders: for a new file, the folders on the path to it, which need a sync.
         names: when names became durable; None: by the sync of each file only.
         is_mapped: whether to read through a map.
+        is_known: whether the file is there with this size, so that it need not be opened yet.
     """
 
     __slots__ = (
@@ -85,13 +86,14 @@ class FileDiskFile:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         size: int,
         files: Descriptors,
         unsynced_folders: Sequence[Path] = (),
         names: NewNames | None = None,
         *,
         is_mapped: bool = True,
+        is_known: bool = False,
     ) -> None:
         self._path = path
         self._files = files
@@ -107,11 +109,13 @@ class FileDiskFile:
         self._reserved: mmap.mmap | None = None  # the reserved bytes, writable
         self._numbers = _NO_NUMBERS  # the same bytes as native numbers
         self._touched = 0  # numbers accessed since the mapped pages were released
-        descriptor = files.open(self, path, _FLAGS | os.O_CREAT)
-        self.size = os.fstat(descriptor.number).st_size
-        if self.size == 0:
-            os.ftruncate(descriptor.number, size)
-            self.size = size
+        self.size = size
+        if not is_known:
+            descriptor = files.open(self, path, _FLAGS | os.O_CREAT)
+            self.size = os.fstat(descriptor.number).st_size
+            if self.size == 0:
+                os.ftruncate(descriptor.number, size)
+                self.size = size
         self._names = names or NewNames()
         self._made_in = self._names.turn  # read when the name is there
 
@@ -239,7 +243,7 @@ class FileDiskFile:
             expected = sum(map(len, group))
             written = os.pwritev(descriptor.number, group, at)
             if written != expected:
-                _write_rest(descriptor.number, b"".join(group)[written:], at + written)
+                write_rest(descriptor.number, b"".join(group)[written:], at + written)
             at += expected
 
     def write_ahead(self, at: int) -> None:
@@ -254,7 +258,7 @@ class FileDiskFile:
         size = min(_AHEAD, self.size - self._taken)
         descriptor = self._descriptor()
         try:
-            _write_rest(descriptor.number, _ZEROS[:size], self._taken)
+            write_rest(descriptor.number, _ZEROS[:size], self._taken)
         except OSError as error:
             if not is_out_of_room(error):
                 raise
@@ -274,7 +278,7 @@ class FileDiskFile:
             for place in range(begin, end, _CHUNK):
                 size = min(_CHUNK, end - place)
                 if self.copy(place, size) != _ZEROS[:size]:
-                    _write_rest(descriptor.number, _ZEROS[:size], place)
+                    write_rest(descriptor.number, _ZEROS[:size], place)
                     was_clear = False
         return was_clear
 
@@ -350,7 +354,8 @@ def descriptor_of(file: DiskFile) -> Descriptor | None:
     return file.sync_descriptor() if isinstance(file, FileDiskFile) else None
 
 
-def _write_rest(descriptor: int, data: bytes, at: int) -> None:
+def write_rest(descriptor: int, data: bytes, at: int) -> None:
+    """Write all of the data at a position."""
     while data:
         written = os.pwrite(descriptor, data, at)
         data = data[written:]

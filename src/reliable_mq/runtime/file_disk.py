@@ -6,17 +6,19 @@ Invariant: at most one `FileDisk` holds a folder; see `folder_lock`.
 import ctypes
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
-from reliable_mq.broker_core.store.disk import FileText, RowsText, path_inside
+from reliable_mq.broker_core.store.disk import EDGE_SIZE, FileText, RowsText, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import Descriptors
-from reliable_mq.runtime.disk_file import FileDiskFile, NewNames, sync_folder
+from reliable_mq.runtime.disk_file import FileDiskFile, NewNames, sync_folder, write_rest
 from reliable_mq.runtime.folder_lock import FolderLock
 from reliable_mq.runtime.lease_clock import boot_id
+from reliable_mq.runtime.table_files import Pieces, TableFiles
+
+Opener = Callable[[str, int], int]
 
 PRIVATE_PATHS = frozenset({ACCESS_PATH})
 """Files that only the owner of the process may read."""
@@ -27,10 +29,12 @@ _SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None)
 # for them, and for all others if they were written at once. Source: Linux `sync_file_range(2)`.
 _PACED_SIZE = 64 * 1024
 _PACED_FROM = 512 * 1024  # a shorter text is written at once
+_PIECES_AT_ONCE = 64
 _SYNC_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _WAIT_WRITE_WAIT = 7
 if _SYNC_RANGE is not None:
     _SYNC_RANGE.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_LOOK_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 
@@ -64,8 +68,10 @@ class FileDisk:
             StoreError: when the folder cannot be created or written.
         """
         self._root = root
+        self._root_text = f"{root}{os.sep}"  # to add a path to it is faster than to make a `Path`
         self._files = Descriptors()
         self._names = NewNames()
+        self._tables = TableFiles(self._files, self._replace)
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._rights = stat.S_IMODE(root.stat().st_mode) & 0o777 | 0o700
@@ -114,6 +120,29 @@ class FileDisk:
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror}") from error
 
+    def known(self, path: str, size: int) -> FileDiskFile:
+        """Return a file that is there with this size; it is opened at its first use."""
+        full = self._root_text + path_inside(path)
+        return FileDiskFile(
+            full, size, self._files, (), self._names, is_mapped=self._is_mapped, is_known=True
+        )
+
+    def look(self, path: str, size: int, begin: int, end: int) -> bytes | None:
+        """Return a part of a file, or both ends of it; None without it, or of another size."""
+        try:
+            descriptor = os.open(self._root_text + path_inside(path), _LOOK_FLAGS)
+        except OSError:
+            return None
+        try:
+            if os.fstat(descriptor).st_size != size:
+                return None
+            if end - begin <= 2 * EDGE_SIZE:
+                return os.pread(descriptor, end - begin, begin)
+            first = os.pread(descriptor, EDGE_SIZE, begin)
+            return first + os.pread(descriptor, EDGE_SIZE, end - EDGE_SIZE)
+        finally:
+            os.close(descriptor)
+
     def _folders_of(self, file: Path) -> list[Path]:
         """Return the folders on the path to `file`, innermost first."""
         below_root = file.relative_to(self._root).parents
@@ -134,7 +163,7 @@ class FileDisk:
         full = self._at(folder)
         if not full.is_dir():
             return []
-        return self._files.attempt(lambda: sorted(entry.name for entry in full.iterdir()))
+        return self._files.attempt(lambda: sorted(os.listdir(full)))  # noqa: PTH208 - many names
 
     def size_of(self, path: str) -> int:
         """Return the size of a file, or -1 when it does not exist."""
@@ -147,19 +176,28 @@ class FileDisk:
         return self._files.attempt(lambda: full.read_text("utf-8")) if full.is_file() else ""
 
     def write_text(self, path: str, text: FileText) -> None:
-        """Replace the text of a file atomically and durably."""
+        """Replace the text of a file durably; after a crash it is the old or the new one.
+
+        A file of a long table is not replaced if rows were only added: see `table_files`.
+        """
         full = self._at(path)
+        if isinstance(text, RowsText):
+            self._tables.write(full, text)
+        else:
+            opener = _private if path in PRIVATE_PATHS else self._with_rights
+            self._replace(full, [text.encode()], opener)
+
+    def _replace(
+        self, full: Path, pieces: Pieces, opener: Opener | None = None, *, is_paced: bool = False
+    ) -> None:
+        """Write a file anew, atomically and durably."""
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
         self._make(full.parent)
         new = full.with_name(full.name + ".tmp")
+        opener = opener or self._with_rights
         try:
-            opener = _private if path in PRIVATE_PATHS else self._with_rights
-            with self._files.attempt(lambda: open(new, "wb", opener=opener)) as file:
-                if isinstance(text, RowsText) and text.is_paced:
-                    _write_paced(file, text)
-                else:
-                    file.writelines([text.encode()] if isinstance(text, str) else text)
-                file.flush()
+            with self._files.attempt(lambda: open(new, "wb", 0, opener=opener)) as file:
+                _write_pieces(file.fileno(), pieces, is_paced=is_paced)
                 os.fsync(file.fileno())
             new.replace(full)
         except OSError as error:
@@ -200,19 +238,23 @@ class FileDisk:
         self._lock.close()
 
 
-def _write_paced(file: BinaryIO, pieces: Iterable[bytes]) -> None:
-    """Write the pieces of a text; those of a long one reach the medium one after another.
+def _write_pieces(descriptor: int, pieces: Pieces, *, is_paced: bool) -> None:
+    """Write the pieces of a text; those of a long one that is paced reach the medium in turn.
 
     The file must be synced afterwards: nothing is promised here.
     """
     size = synced = 0
-    for piece in pieces:
-        file.write(piece)
-        size += len(piece)
-        is_long = size >= _PACED_FROM and size - synced >= _PACED_SIZE
+    at_once = 2 if is_paced else _PIECES_AT_ONCE  # two are some rows, and the text behind them
+    for begin in range(0, len(pieces), at_once):
+        some = pieces[begin : begin + at_once]
+        whole = sum(map(len, some))
+        if (written := os.writev(descriptor, some)) < whole:
+            write_rest(descriptor, b"".join(some)[written:], size + written)
+            os.lseek(descriptor, 0, os.SEEK_END)
+        size += whole
+        is_long = is_paced and size >= _PACED_FROM and size - synced >= _PACED_SIZE
         if is_long and _SYNC_RANGE is not None:
-            file.flush()
-            _SYNC_RANGE(file.fileno(), synced, size - synced, _WAIT_WRITE_WAIT)
+            _SYNC_RANGE(descriptor, synced, size - synced, _WAIT_WRITE_WAIT)
             synced = size
 
 

@@ -14,7 +14,7 @@ from os import strerror
 from random import Random
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.disk import FileText, path_inside
+from reliable_mq.broker_core.store.disk import EDGE_SIZE, FileText, path_inside
 from reliable_mq.errors import StoreError
 
 SECTOR = 512
@@ -304,6 +304,23 @@ class MemoryDisk:
             content = self._contents[path] = _Content(size)
         self.opened[path] += 1
         return MemoryFile(self, path, content)
+
+    def known(self, path: str, size: int) -> MemoryFile:
+        """Return a file that is there with this size."""
+        content = self._contents[path_inside(path)]
+        assert len(content.seen) == size
+        self.opened[path] += 1
+        return MemoryFile(self, path, content)
+
+    def look(self, path: str, size: int, begin: int, end: int) -> bytes | None:
+        """Return a part of a file, or both ends of it; None without it, or of another size."""
+        content = self._contents.get(path_inside(path))
+        if self.looks is not None:
+            self.looks.append(Operation("look", path))
+        if content is None or len(content.seen) != size:
+            return None
+        part = bytes(content.seen[begin:end])
+        return part if len(part) <= 2 * EDGE_SIZE else part[:EDGE_SIZE] + part[-EDGE_SIZE:]
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""

@@ -95,13 +95,14 @@ class Appender:
         self._last_record = -1
         self._open_lanes: list[Lane] = []
         self.begun = 0
+        self.end_of: Callable[[LaneKey], int] = lambda _key: 0  # the store sets it
 
     def lane(self, topic: str, queue_id: int) -> Lane:
-        """Return the lane of a queue; a new lane begins with message 0."""
+        """Return the lane of a queue; a new lane begins where the queue ends."""
         key = (topic, queue_id)
         lane = self.lanes.get(key)
         if lane is None:
-            lane = self.lanes[key] = Lane(topic, queue_id, 0)
+            lane = self.lanes[key] = Lane(topic, queue_id, self.end_of(key))
         return lane
 
     def forget(self, topic: str) -> list[Lane]:

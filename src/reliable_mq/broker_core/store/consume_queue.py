@@ -21,6 +21,7 @@ import msgspec
 
 from reliable_mq.broker_core.store.deletions import FOLDER, QueueBegin
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.progress import SeenExtent
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
@@ -29,7 +30,8 @@ _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
 _GATHERED_MAX = 512
 _0 = QueueBegin()
-_BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # fills a file before the first unit of its queue
+BLANK_SIZE = 0x7FFFFFFF
+_BLANK_UNIT = _UNIT.pack(0, BLANK_SIZE, 0)  # fills a file before the first unit of its queue
 
 
 class QueueUnit(NamedTuple):
@@ -75,27 +77,20 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_counted",
-        "_dirty",
-        "_disk",
-        "_files",
-        "_folder",
-        "_gathered",
-        "_per_file",
-        "begin",
-        "end",
-        "first",
-        "last_log_offset",
-        "log_end",
-        "queue_id",
-        "size_put",
-        "topic",
+        *("_counted", "_dirty", "_disk", "_files", "_folder", "_gathered", "_per_file", "begin"),
+        *("end", "first", "last_log_offset", "log_end", "queue_id", "size_put", "topic"),
     )
 
     def __init__(
-        self, disk: Disk, topic: str, queue_id: int, file_size: int = SIZE, origin: QueueBegin = _0
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        file_size: int = SIZE,
+        origin: QueueBegin = _0,
+        seen: SeenExtent | None = None,
     ) -> None:
-        """Open the existing files that are not stale; nothing is changed.
+        """Open the existing files that are not stale, or with `seen` none yet; nothing is changed.
 
         Raises:
             StoreCorrupt: when a file has a wrong size.
@@ -112,7 +107,12 @@ class ConsumeQueue:
         self.begin = self.first = self.end = origin.begin
         self.last_log_offset = -1
         self.log_end = 0
-        self._load(origin.stale)
+        if seen is None:
+            self._load(origin.stale)
+        else:
+            self.first, self.end, self.last_log_offset, self.log_end = seen
+            number = self.first // self._per_file
+            self._files[number] = disk.known(self.path_of_file(number), file_size)
         self._counted = self.end
 
     def _load(self, stale: Collection[str]) -> None:

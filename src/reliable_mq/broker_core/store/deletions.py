@@ -95,6 +95,15 @@ class Deletions:
                 if begin > extent.last_log_offset >= 0:
                     self.note_deleted(topic, queue_id, begin, 0)
 
+    @property
+    def are_of_others(self) -> bool:
+        """Whether another broker may have changed the queues since this one was stopped."""
+        return self._folders is not None
+
+    def has(self, topic: str) -> bool:
+        """Whether a queue of this topic was ever deleted."""
+        return topic in self._topics
+
     def settle(self, log_end: int) -> bool:
         """Set the end of the log; return whether the file must be written.
 

@@ -70,6 +70,10 @@ FileText = str | RowsText
 """What a file of text shall hold."""
 
 
+EDGE_SIZE = 256
+"""Bytes at each end of what `Disk.look` returns."""
+
+
 class DiskFile(Protocol):
     """A file of fixed size; bytes that were never written are zero."""
 
@@ -185,6 +189,22 @@ class Disk(Protocol):
         """
         ...
 
+    def known(self, path: str, size: int) -> DiskFile:
+        """Return a file that is there with this size; it is opened at its first use.
+
+        Raises, when it is used:
+            StoreError: when it is gone.
+        """
+        ...
+
+    def look(self, path: str, size: int, begin: int, end: int) -> bytes | None:
+        """Return the bytes of a file from `begin` to `end`, and keep nothing open.
+
+        Of more than twice `EDGE_SIZE` bytes only the first and the last `EDGE_SIZE` are returned.
+        None: there is no such file, or it has another size.
+        """
+        ...
+
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""
         ...
@@ -219,7 +239,7 @@ def path_inside(path: str) -> str:
     Raises:
         StoreError: when the path leaves the folder. Paths contain names of topics.
     """
-    if path.startswith("/") or "\0" in path or ".." in path.split("/"):
+    if path[:1] == "/" or "\0" in path or (".." in path and ".." in path.split("/")):
         raise StoreError(f"{path!r} is not a path inside the store")
     return path
 

@@ -4,7 +4,7 @@ Receives log, queues, checkpoint and progress note. Decides whether the log ends
 continues after it, or cannot be used. Changes nothing. `recovery` documents the rules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
@@ -39,6 +39,7 @@ class Evidence(NamedTuple):
     delays_ms: Mapping[int, int]
     deletions: Deletions
     units_per_file: int
+    seen: Collection[QueueKey] = frozenset()  # queues that a look has confirmed
 
     @property
     def newest_progress(self) -> StoreProgress | None:
@@ -51,6 +52,10 @@ class Evidence(NamedTuple):
         """Whether the machine has run since the store was opened, so only the process crashed."""
         note = self.newest_progress
         return note is not None and note.boot_id == self.boot_id != ""
+
+    def is_confirmed(self, note: StoreProgress) -> bool:
+        """Whether the log still has the last record of the note."""
+        return confirms(self.log, note)
 
     def was_durable(self, record: FoundRecord) -> bool:
         """Whether a record is known to have been complete before the last stop."""
@@ -102,6 +107,18 @@ class Evidence(NamedTuple):
             f"behind it in this segment, but one at {later.offset - later_first} of "
             f"{segment_path(later_first)}; restore the file from a copy"
         )
+
+
+def confirms(log: CommitLog, note: StoreProgress) -> bool:
+    """Whether the log still has the last record of the note."""
+    if note.last_record < 0:
+        return note.log_end == log.start
+    record = record_at(log, note.last_record)
+    return (
+        record is not None
+        and record.offset + record.size == note.log_end
+        and store_time_ms(record) == note.last_time_ms
+    )
 
 
 def _is_magic_damaged(log: CommitLog, bad: int) -> bool:

@@ -6,7 +6,7 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import (
@@ -21,7 +21,7 @@ from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
-from reliable_mq.broker_core.store.evidence import Evidence
+from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.marks import Dispatched, StoreMark
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
@@ -29,6 +29,7 @@ from reliable_mq.broker_core.store.progress import StoreProgress, load_progress,
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
+from reliable_mq.broker_core.store.seen_queues import seen_queues, unseen_places
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.telemetry import broker_events
@@ -99,26 +100,21 @@ class MessageStore:
         """The begin of the last record that is in the queues; without one, the log's start."""
         return max(self._dispatched.last_record, self.log.start)
 
-    def open(self) -> None:
-        """Recover the content of the folder, and mark it as in use.
+    def open(self, progress: StoreProgress | None = None) -> None:
+        """Recover the content of the folder, and mark it as in use; `progress`: the note, if read.
 
         Raises:
             StoreCorrupt: when a file has impossible content. Nothing was changed then.
             StoreError: when a newer broker wrote the store. Nothing was changed then.
         """
-        progress = load_progress(self._disk)
+        progress = progress or load_progress(self._disk)
         checkpoint = load_checkpoint(self._disk)
-        self._load_queues()
+        was_killed = self._disk.size_of(ABORT_PATH) >= 0
+        is_usable = progress and not was_killed and progress.is_newest(checkpoint)
+        seen = self._load_queues(progress if is_usable else None)
         evidence = Evidence(
-            self.log,
-            self.queues,
-            checkpoint,
-            progress,
-            self._disk.size_of(ABORT_PATH) >= 0,
-            self._disk.boot_id,
-            self._delays_ms,
-            self.deletions,
-            self.units_of_file,
+            *(self.log, self.queues, checkpoint, progress, was_killed, self._disk.boot_id),
+            *(self._delays_ms, self.deletions, self.units_of_file, seen),
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
@@ -127,7 +123,9 @@ class MessageStore:
         self._mark_use()
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
-        plan.carry_out(self.log, self.queues)
+        kept = {key: None for key in seen if plan.keeps(key, self.queues[key])}
+        changed = {key: queue for key, queue in self.queues.items() if key not in kept}
+        plan.carry_out(self.log, changed)
         for path in self._stale:
             self._disk.remove(path)
         if self.index:
@@ -137,8 +135,7 @@ class MessageStore:
                 safe_time_ms=checkpoint.index_time_ms,
             )
         self._opened_end = self.log.end
-        for (topic, queue_id), queue in self.queues.items():
-            self.appender.lane(topic, queue_id).next = queue.end
+        self.appender.end_of = lambda key: self.bounds(*key)[1]
         last = plan.last_record
         if last:
             time_ms = self.appender.last_time_ms = store_time_ms(last)
@@ -146,12 +143,14 @@ class MessageStore:
         else:
             self._dispatched = Dispatched(self.log.start)
         self.invariants()
-        for queue in self.queues.values():
+        for queue in changed.values():
             queue.take_growth()
             for file, path in queue.trim(self.log.start):
                 file.close()
                 self._disk.remove(path)
-        self.upkeep.note_recovered()
+        if progress:
+            self.upkeep.extents.begin(progress.queues, kept)
+        self.upkeep.note_recovered(changed.values())
         self.checkpoint()
 
     def _mark_use(self) -> None:
@@ -165,13 +164,15 @@ class MessageStore:
             mark.sync()
             mark.close()
 
-    def _load_queues(self) -> None:
-        for topic in self._disk.names(FOLDER):
-            for queue_id in self._disk.names(f"{FOLDER}/{topic}"):
-                if queue_id.isdecimal():
-                    self._queue(topic, int(queue_id))
-        for topic, number in self.deletions.queues():
-            self._queue(topic, number)
+    def _load_queues(self, note: StoreProgress | None) -> Collection[QueueKey]:
+        """Load the queues; return those that the note of a clean stop names; see `seen_queues`."""
+        size = self._queue_file_size
+        seen = seen_queues(self._disk, self.log, note, size, self.deletions) if note else {}
+        for key, extent in seen.items():
+            self.queues[key] = ConsumeQueue(self._disk, *key, size, seen=extent)
+        for place in unseen_places(self._disk, note, seen, self.deletions):
+            self._queue(*place)
+        return seen.keys()
 
     def invariants(self) -> None:
         """D1; see the head of the module."""
@@ -267,6 +268,8 @@ class MessageStore:
         """
         for dispatch in self._undispatched:
             dispatch.arrivals[:] = [each for each in dispatch.arrivals if each.topic != topic]
+        for _, queue_id in [key for key in self.queues if key[0] == topic]:
+            self.appender.lane(topic, queue_id)
         lanes = self.appender.forget(topic)
         for lane in lanes:
             queue = self._queue(topic, lane.queue_id)

@@ -7,7 +7,8 @@ later. So the note is trusted only as far as log and queues confirm it. Its loss
 data.
 """
 
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,15 @@ class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
     last_log_offset: int
 
 
+class SeenExtent(NamedTuple):
+    """What a look at the file of a queue has shown; `log_end` is the end of its last record."""
+
+    first: int
+    end: int
+    last_log_offset: int
+    log_end: int
+
+
 class Extents:
     """The extents of all queues, updated queue by queue, so that a checkpoint reads no queue.
 
@@ -54,6 +64,13 @@ class Extents:
             self._own.add(topic)
             self._of_topics[topic] = {**self._of_topics.get(topic, {})}
         return self._of_topics[topic]
+
+    def begin(
+        self, noted: Mapping[str, Mapping[int, QueueExtent]], keys: Collection[tuple[str, int]]
+    ) -> None:
+        """Begin with the noted extents of these queues."""
+        for topic, queue_id in keys:
+            self._of_topics.setdefault(topic, {})[queue_id] = noted[topic][queue_id]
 
     def set_extent(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
         """Set the extent of a queue."""

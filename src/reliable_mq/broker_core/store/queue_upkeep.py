@@ -4,7 +4,7 @@ Receives all queues of a store. Returns files that the caller may close and remo
 when.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 
 from reliable_mq.broker_core.store.appender import Lane
@@ -107,12 +107,12 @@ class QueueUpkeep:
             else:
                 self._gone.append((file, queue.path_of_file(number)))
 
-    def note_recovered(self) -> None:
-        """Note that recovery may have changed any queue, and left unsynced files.
+    def note_recovered(self, changed: Iterable[ConsumeQueue]) -> None:
+        """Note that recovery may have changed these queues, and left unsynced files.
 
         A queue that had no room for its units is written later.
         """
-        self._unsynced = dict.fromkeys(self._queues.values())
+        self._unsynced = dict.fromkeys(changed)
         self.gathering = {queue: None for queue in self._unsynced if queue.is_waiting}
         for queue in self._unsynced.keys() - self.gathering.keys():
             self._note_extent(queue)

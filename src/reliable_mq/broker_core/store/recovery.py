@@ -46,7 +46,7 @@ from reliable_mq.broker_core.store.log_walk import (
 )
 from reliable_mq.broker_core.store.new_units import NewUnits
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
-from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress
+from reliable_mq.broker_core.store.progress import QueueExtent
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.record_scan import RecordHead, head_at
@@ -55,6 +55,7 @@ say = logging.getLogger(__name__)
 
 SECTOR_SIZE = 512  # the smallest unit that a medium writes or loses
 VERIFIED_SIZE = 256 * 1024 * 1024  # bytes of a complete log that are read again
+_SEARCHED_MAX = 64  # queues; the nearest record before a place is not needed, but a near one
 
 
 class RecoveryPlan(msgspec.Struct, kw_only=True):
@@ -84,8 +85,13 @@ class RecoveryPlan(msgspec.Struct, kw_only=True):
         if self.lost_from >= 0:
             broker_events.LOG_END_LOST.log(say, log_offset=self.log_end, lost_offset=self.lost_from)
 
+    def keeps(self, key: QueueKey, queue: ConsumeQueue) -> bool:
+        """Whether a queue stays as it is."""
+        new = self.units.get(key)
+        return self.queue_ends.get(key) == queue.end and not (new and new.units)
+
     def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
-        """Change the files. `queues` must have every queue of the plan.
+        """Change the files. `queues` must have every queue that the plan changes.
 
         The log is changed first, durably, so a queue never knows a record that a crash can remove.
         """
@@ -180,10 +186,13 @@ def _refuse_missing_segments(evidence: Evidence) -> None:
 
 def _known(evidence: Evidence) -> _Known:
     log, note, queues = evidence.log, evidence.progress, evidence.queues
-    lost = {key for key, queue in queues.items() if not queue.is_contiguous}
-    if note and _confirms(log, note):
+    seen = evidence.seen
+    lost = {key for key, queue in queues.items() if key not in seen and not queue.is_contiguous}
+    if note and evidence.is_confirmed(note):
         for topic, ends in note.queues.items():
             for queue_id, noted in ends.items():
+                if (topic, queue_id) in seen:
+                    continue
                 queue = queues.get((topic, queue_id))
                 if queue is None or not _holds(queue, noted, log.start, note.log_start):
                     lost.add((topic, queue_id))
@@ -191,6 +200,7 @@ def _known(evidence: Evidence) -> _Known:
             (topic, queue_id): noted.end
             for topic, ends in note.queues.items()
             for queue_id, noted in ends.items()
+            if (topic, queue_id) not in seen
         }
         return _Known(note.log_end, True, frozenset(lost), noted_ends)
     if not evidence.was_killed:
@@ -207,18 +217,6 @@ def _known(evidence: Evidence) -> _Known:
         if record and 0 < store_time_ms(record) <= safe_time_ms:
             return _Known(first, False, frozenset(lost))
     return _Known(log.start, False, frozenset(lost))
-
-
-def _confirms(log: CommitLog, note: StoreProgress) -> bool:
-    """Whether the log still has the last record of the note."""
-    if note.last_record < 0:
-        return note.log_end == log.start
-    record = record_at(log, note.last_record)
-    return (
-        record is not None
-        and record.offset + record.size == note.log_end
-        and store_time_ms(record) == note.last_time_ms
-    )
 
 
 def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start: int) -> bool:
@@ -248,9 +246,10 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
     }
     dispatch_from = log.start if known.lost else min(known.log_end, log.capacity_end)
     verified_from = min(dispatch_from, _verified_from(evidence, known, keep))
-    units = {
+    units = {  # a queue that was seen gets its own with its first record
         key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
         for key in {*queues, *known.lost}
+        if key in known.lost or key not in evidence.seen
     }
     damage: list[DamagedRange] = []
     walk = LogWalk(log, verified_from, dispatch_from)
@@ -265,9 +264,10 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
             break
         damage.append(DamagedRange(walk.end, goes_on_at))
         walk.end = goes_on_at
-    for key, queue in queues.items():
-        units[key].keep_damaged(damage, queue)
-    for key in [key for key in keep if _lost_its_head(evidence, key, keep[key], units[key])]:
+    for key in units.keys() & queues.keys() if damage else ():
+        units[key].keep_damaged(damage, queues[key])
+    headless = [key for key, end in keep.items() if end <= queues[key].first]
+    for key in [key for key in headless if _lost_its_head(evidence, key, units[key])]:
         del keep[key]
     result = RecoveryPlan(
         log_end=walk.end,
@@ -295,29 +295,34 @@ def _verified_from(evidence: Evidence, known: _Known, keep: Mapping[QueueKey, in
     if target <= evidence.log.start:
         return evidence.log.start
     begins = [first for first in evidence.log.segment_starts if first <= target]
+    searched = 0
     for key, end in keep.items():
         queue = evidence.queues[key]
-        index = min(queue.index_of(target + 1), end) - 1
-        if index >= queue.first:
-            begins.append(queue.unit(index).commit_log_offset)
+        if queue.first < queue.end == end and queue.last_log_offset <= target:
+            begins.append(queue.last_log_offset)
+        elif searched < _SEARCHED_MAX:
+            searched += 1
+            index = min(queue.index_of(target + 1), end) - 1
+            if index >= queue.first:
+                begins.append(queue.unit(index).commit_log_offset)
     return max(begins)
 
 
 def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
     if end <= queue.first:
         return NewUnits(queue.begin if queue.begin == queue.first > 0 else None, 0)
+    if end == queue.end:
+        return NewUnits(end, queue.log_end)
     last = queue.unit(end - 1)
     return NewUnits(end, last.commit_log_offset + last.size)
 
 
-def _lost_its_head(evidence: Evidence, key: QueueKey, keep: int, new: NewUnits) -> bool:
+def _lost_its_head(evidence: Evidence, key: QueueKey, new: NewUnits) -> bool:
     """Whether a queue without trusted units seems to begin too late.
 
     After a power loss a new file may be missing although a later one exists.
     """
     queue, note = evidence.queues[key], evidence.newest_progress
-    if keep > queue.first:
-        return False
     if new.units:
         return new.begin != queue.first
     if queue.first == 0 or note is None or not evidence.was_killed or evidence.is_same_boot:
@@ -339,7 +344,8 @@ def _dispatch(
         return
     new = units.get(key)
     if new is None:
-        new = units[key] = NewUnits(None, 0)
+        queue = evidence.queues[key] if key in evidence.seen else None
+        new = units[key] = NewUnits(None, 0) if queue is None else _new_units(queue, queue.end)
     if record.offset < new.known_until:
         return
     is_next = head.queue_offset == new.end
