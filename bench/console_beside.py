@@ -91,7 +91,7 @@ def measure(directory: Path, *, orders: int, rounds: int, threads: int) -> list[
         with OpenPage(url):  # its first count of an hour
             time.sleep(LIVE_SECONDS)
         for number in range(rounds):
-            pair = {}
+            pair: dict[bool, float] = {}
             for is_open in (True, False) if number % 2 else (False, True):
                 if not is_open:
                     opened.pause()

@@ -18,16 +18,18 @@ SLACK = timedelta(minutes=10)
 
 def before(columns: Sequence[Column[Any]], place: Sequence[Any]) -> ColumnElement[bool]:
     """Return the condition: a row's columns sort before a place."""
+    is_before: ColumnElement[bool] = tuple_(*columns) < tuple_(*place)
     if len(columns) == 1:
-        return columns[0] < place[0]
-    return tuple_(*columns) < tuple_(*place)
+        is_before = columns[0] < place[0]
+    return is_before
 
 
 def not_before(columns: Sequence[Column[Any]], place: Sequence[Any]) -> ColumnElement[bool]:
     """Return the condition: a row's columns are a place, or sort behind it."""
+    is_behind: ColumnElement[bool] = tuple_(*columns) >= tuple_(*place)
     if len(columns) == 1:
-        return columns[0] >= place[0]
-    return tuple_(*columns) >= tuple_(*place)
+        is_behind = columns[0] >= place[0]
+    return is_behind
 
 
 def window_end(

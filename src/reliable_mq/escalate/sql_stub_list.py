@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, case, exists, fun
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_stub_table import parked_rows
-from reliable_mq.database.sql_windows import times_span, window_end
+from reliable_mq.database.sql_windows import read_by_indexes, times_span, window_end
 from reliable_mq.escalate.sql_stub_ways import StubWay, ways_of
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
 
@@ -111,6 +111,7 @@ class SqlStubList:
         place = [] if before is None else [self._seq < before]
         wanted = select(self._seq, *self._columns).where(*self._where, *place)
         way, end = self._short_way(connection), None
+        read_by_indexes(connection)  # also the consume log, of which a filter may ask
         if way is not None:
             found = way.of(wanted, limit + 1, newest=True)
         else:
