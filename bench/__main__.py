@@ -16,6 +16,8 @@ MEASUREMENTS = (
     "orders_end_to_end",
     "order_flow",
     "resend",
+    "console_pages",
+    "console_beside",
     "read_log",
     "read_tables",
     "duplicates",

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from bench import raw_results
+from bench.console_tables import console_table
 from bench.curve_table import curves_table
 from bench.sdk_tables import kill_sdk_table, sdk_table
 from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
@@ -344,6 +345,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "reconcile": reconcile_table,
     "reconcile-load": figures_table,
     "reconcile-increment": figures_table,
+    "console-pages": console_table,
+    "console-beside": figures_table,
     "read-log": figures_table,
     "read-tables": figures_table,
 }

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import MetaData, insert
+from tests.console.planted_rows import run as planted_run
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_run_tables import finding_table
+from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
 from reliable_mq.escalate.sql_history import SqlHistory, readable
@@ -28,6 +29,7 @@ def history_of(world: World) -> SqlHistory:
         notifiers=database.notifiers,
         audit=database.audit,
         findings=finding_table(MetaData(), "rmq_"),
+        runs=run_table(MetaData(), "rmq_"),
     )
 
 
@@ -83,6 +85,7 @@ def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> 
             "create_date": utc_datetime(112.0),
         }
         connection.execute(insert(findings), finding)
+        connection.execute(insert(run_table(MetaData(), "rmq_")), planted_run(run_id="run-1"))
     world.alerts().run_once(111.0)
     with world.database.engine.begin() as connection:
         world.hands.retry(connection, [stub], "ann", "fixed", 120.0)

@@ -6,14 +6,14 @@ Receives one text. Asks the databases first, and the brokers for what no databas
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, MetaData, select
+from sqlalchemy import Connection, select
 
 from reliable_mq.cli.database_options import OpenedDatabase
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_run_tables import finding_table
+from reliable_mq.database.sql_run_tables import known_tables
 from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError
 from reliable_mq.escalate.sql_history import SqlHistory
@@ -25,6 +25,9 @@ from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
+
+if TYPE_CHECKING:
+    from reliable_mq.client.administering.thread_admin import Admin
 
 MATCHES_MAX = 50
 PATIENT_SECONDS = 600.0
@@ -45,6 +48,7 @@ def history_of(
 
 
 def _history(database: Database, message_id: str, seconds: float) -> MessageHistory:
+    runs, findings = known_tables(database.prefix)
     ledgers = SqlHistory(
         stubs=database.stubs,
         logs=database.logs,
@@ -53,7 +57,8 @@ def _history(database: Database, message_id: str, seconds: float) -> MessageHist
         alerts=database.alerts,
         notifiers=database.notifiers,
         audit=database.audit,
-        findings=finding_table(MetaData(), database.prefix),
+        findings=findings,
+        runs=runs,
     )
     with database.forgiving_engine.begin() as connection:
         limit_statements(connection, seconds)
@@ -75,16 +80,22 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
 
 
 def ids_by_key(
-    databases: Iterable[Database], key: str, seconds: float = PATIENT_SECONDS
+    databases: Iterable[Database],
+    key: str,
+    seconds: float = PATIENT_SECONDS,
+    *,
+    everywhere: bool = True,
 ) -> list[str]:
     """Return the ids of the messages with a business key, as the databases know them.
 
-    A message key is looked up first, in stubs and escalations. If there is none, an ordering key.
+    A message key is looked up first, in stubs and escalations. If there is none, an ordering key:
+    it has no index.
 
     Args:
         databases: those that are asked.
         key: the key.
         seconds: the database ends a statement after this time.
+        everywhere: whether an ordering key is looked for in all stubs, not only in the newest.
     """
     found: dict[str, None] = {}
     for database in databases:
@@ -92,7 +103,10 @@ def ids_by_key(
             limit_statements(connection, seconds)
             for wanted in (StubFilter(key=key), StubFilter(ordering_key=key)):
                 stubs = SqlStubList(database.stubs, database.logs, wanted)
-                rows = stubs.newest(connection, MATCHES_MAX)
+                if everywhere:
+                    rows = stubs.newest(connection, MATCHES_MAX)
+                else:
+                    rows, _ = stubs.newest_before(connection, None, MATCHES_MAX)
                 found |= dict.fromkeys(row["message_id"] for row in rows)
                 if rows:
                     break
@@ -121,7 +135,7 @@ def ids_by_header(
     Args:
         databases: those that are asked.
         text: the whole value of a header, or a trace id.
-        seconds: PostgreSQL ends a statement after this time.
+        seconds: the database ends a statement after this time.
     """
     if len(text) < HEADER_LENGTH_MIN:
         return []
@@ -169,17 +183,22 @@ def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:
     # Imported late: most commands on stubs need no client.
     from reliable_mq.client.thread_client import Client  # noqa: PLC0415
 
-    ids: dict[str, None] = {}
     try:
         with Client(found.broker, settings=found.client) as client:
-            for topic in found.topics:
-                try:
-                    answers = client.admin.messages.by_key(topic, key)
-                except (NoRoute, FoundNowhere):
-                    continue
-                ids |= dict.fromkeys(each.message_id for each in answers.value)
+            return ids_by_key_at(client.admin, found.topics, key)
     except ReliableMQError:  # `records_of` says why
         return []
+
+
+def ids_by_key_at(admin: "Admin", topics: Iterable[str], key: str) -> list[str]:
+    """Return the ids of the messages with a key in some topics, from the indexes of brokers."""
+    ids: dict[str, None] = {}
+    for topic in topics:
+        try:
+            answers = admin.messages.by_key(topic, key)
+        except (NoRoute, FoundNowhere):
+            continue
+        ids |= dict.fromkeys(each.message_id for each in answers.value)
     return list(ids)[:MATCHES_MAX]
 
 

@@ -1,17 +1,21 @@
 """The lists of a database's ledgers beside the stubs: consume logs, escalations, the audit."""
 
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, Connection, Table, or_, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import page_of, where_equal
+from reliable_mq.console.sql_pages import Window, page_of, where_equal
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
+from reliable_mq.database.sql_types import has_no_id_time
+from reliable_mq.database.sql_windows import SLACK, times_span
 from reliable_mq.escalate.audit_filter import AuditFilter
 from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.escalate.sql_audit import SqlAudit, detail_of
+from reliable_mq.measuring.sql_throughput import first_id
 
 _LOG_STATES = ("received", "consumed")
 
@@ -28,18 +32,41 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         found = where_equal(
             found, wanted, message=log.message_id, group=log.consumer_group, topic=log.topic
         )
-        if wanted.text("state"):
-            is_received = wanted.text("state") == "received"
-            found = found.where(received_rows(table) if is_received else consumed_rows(table))
+        state, group = wanted.text("state"), wanted.text("group")
+        if state:
+            rows_of = received_rows if state == "received" else consumed_rows
+            found = found.where(rows_of(table))
         if wanted.values.get("failed"):
             found = found.where(log.failure.is_not(None))
         if wanted.values.get("since"):
             found = found.where(log.create_date >= wanted.values["since"])
         if wanted.values.get("until"):
             found = found.where(log.create_date < wanted.values["until"])
+        # The index of attempts that have no effect yet, the primary key, or the index of messages.
+        served = [received_rows(table)] if state == "received" else []
+        if group and not served:
+            served = [log.consumer_group == group]
+        served += _before(connection, table, wanted.values.get("until"))
+        window = None if wanted.text("message") else Window((log.message_id,), served)
         key = (log.message_id, log.consumer_group)
-        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_log_row(row) for row in rows], after)
+
+
+def _before(
+    connection: Connection, logs: Table, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    """Return the condition on ids that all messages of attempts before a time meet.
+
+    Ids begin with the time of their message, which is before its first attempt. If there are ids
+    without a time, there is no condition.
+    """
+    if until is None:
+        return []
+    untimed = select(logs.c.message_id).where(has_no_id_time(logs.c.message_id)).limit(1)
+    if connection.execute(untimed).first() is not None:
+        return []
+    return [logs.c.message_id < first_id(until + SLACK)]
 
 
 def _log_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -100,9 +127,13 @@ def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             found = found.where(column.kind != EscalationKind.DEAD_LETTER.value)
         if wanted.values.get("open"):
             found = found.where(column.open_key.is_not(None))
-        if wanted.values.get("since"):
-            found = found.where(column.create_date >= wanted.values["since"])
-        rows, after = page_of(connection, found, (column.seq,), wanted.cursor, wanted.limit)
+        since = wanted.values.get("since")
+        if since:
+            found = found.where(column.create_date >= since)
+        span = times_span(connection, column.seq, column.create_date, since, None)
+        window = None if wanted.text("message") else Window((column.seq,), span)
+        key = (column.seq,)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_escalation_row(row) for row in rows], after)
 
 
@@ -161,7 +192,11 @@ def _audit(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             work = wanted.text("work")
             is_of = or_(column.run_id == work, column.detail.contains(work, autoescape=True))
             found = found.where(is_of)
-        rows, after = page_of(connection, found, (column.seq,), wanted.cursor, wanted.limit)
+        asked = (wanted.values.get("since"), wanted.values.get("until"))
+        span = times_span(connection, column.seq, column.create_date, *asked)
+        window = Window((column.seq,), span)
+        key = (column.seq,)
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_audit_row(row) for row in rows], after)
 
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import MetaData, Select, Table, exists, func, inspect, select
+from sqlalchemy import Select, Table, exists, func, inspect, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import can_be_stored, page_of, part_of, where_equal
-from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.console.sql_pages import Window, can_be_stored, page_of, part_of, where_equal
+from reliable_mq.database.sql_run_tables import known_tables, of_known_runs
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 _NO_TABLES = (
@@ -30,7 +30,7 @@ def json_object(text: str | None) -> dict[str, Any]:
 
 def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
-        table = run_table(MetaData(), database.prefix)
+        table, _ = known_tables(database.prefix)
         if not inspect(connection).has_table(table.name):
             return ListPage((), away=_NO_TABLES)
         column = table.c
@@ -91,13 +91,18 @@ RUNS = RowList(
 
 def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
-        table = finding_table(MetaData(), database.prefix)
+        runs, table = known_tables(database.prefix)
         if not inspect(connection).has_table(table.name):
             return ListPage((), away=_NO_TABLES)
         column = table.c
         found = matching_findings(table, wanted)
-        key = (column.run_id, column.message_id, column.consumer_group)
-        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit)
+        key, window = (column.run_id, column.message_id, column.consumer_group), None
+        if wanted.text("message"):
+            found = found.where(of_known_runs(table, runs))
+        else:
+            run = wanted.text("run")
+            window = Window(key, [column.run_id == run] if run else [])
+        rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_finding_row(row) for row in rows], after)
 
 
@@ -182,7 +187,7 @@ FINDINGS = RowList(
 
 def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
-        table = finding_table(MetaData(), database.prefix)
+        _, table = known_tables(database.prefix)
         if not inspect(connection).has_table(table.name):
             return ListPage((), away=_NO_TABLES)
         column = table.c

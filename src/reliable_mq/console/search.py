@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from reliable_mq.cli.found_messages import (
     history_of,
-    ids_at_brokers,
     ids_by_header,
     ids_by_key,
+    ids_by_key_at,
     overview,
 )
 from reliable_mq.cli.message_standing import Standing, standing
@@ -24,7 +24,7 @@ from reliable_mq.escalate.timeline import MessageHistory, merged
 
 TEXT_LENGTH_MAX = 300
 KEY_SECONDS = 2.0
-"""PostgreSQL looks for a key for this time at most: the tables have no index for it."""
+"""A database looks for a key for this time at most."""
 _OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
@@ -132,7 +132,7 @@ def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]
         if offset.value is None:
             away[f"Broker: {offset.fault}"] = None
     if not found:
-        answer = ask(lambda: ids_at_brokers(sources.found, text))
+        answer = ask(lambda: _at_brokers(sources, text))
         found |= dict.fromkeys(answer.value or ())
         if answer.value is None:
             away[f"Broker: {answer.fault}"] = None
@@ -142,7 +142,8 @@ def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]
 def _by_key(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
     def read() -> list[str]:
         with sources.place(name):
-            return ids_by_key([sources.databases[name]], text, KEY_SECONDS)
+            asked = [sources.databases[name]]
+            return ids_by_key(asked, text, KEY_SECONDS, everywhere=False)
 
     return read
 
@@ -164,6 +165,13 @@ def _by_header(sources: ConsoleSources, name: str, text: str) -> Callable[[], li
             return ids_by_header([sources.databases[name]], text, KEY_SECONDS)
 
     return read
+
+
+def _at_brokers(sources: ConsoleSources, text: str) -> list[str]:
+    """Return the ids of the messages with a key, from the brokers' index; the client is kept."""
+    with sources.admin() as admin:
+        topics = [sources.whole_name(each) for each in sources.mq.topics]
+        return ids_by_key_at(admin, topics, text)
 
 
 def _by_offset_id(sources: ConsoleSources, text: str) -> list[str]:

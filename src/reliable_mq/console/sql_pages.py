@@ -1,20 +1,33 @@
 """Reads pages of a table by its key: each page begins behind the last row of the one before.
 
 A cursor is the key of that row, as JSON. So a page is as quick at the end of a list as at its
-beginning, and rows that come meanwhile move no other row.
+beginning, and rows that come meanwhile move no other row. A filter that no index serves looks
+through a window of the table: its last row is the cursor of the next page.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Select
 
 from reliable_mq.console.lists import WantedPage, no_place
+from reliable_mq.database.sql_windows import before, not_before, read_by_indexes, window_end
 
 MAX_NUMBER = 2**63 - 1
 
 Rows = TypeVar("Rows", bound=Select[Any])
+
+
+class Window(NamedTuple):
+    """The rows that a page looks through, if no index serves the whole filter.
+
+    `columns`: the first columns of the key; an index has the rows of `where` in their order. The
+    columns of the key behind them are texts.
+    """
+
+    columns: Sequence[Column[Any]]
+    where: Sequence[ColumnElement[bool]] = ()
 
 
 def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
@@ -57,8 +70,11 @@ def page_of(
     key: Sequence[Column[Any]],
     cursor: str,
     limit: int,
+    window: Window | None = None,
 ) -> tuple[list[dict[str, Any]], str]:
     """Return a page of rows, the greatest keys first, and the cursor of the next page.
+
+    With a window, there may be fewer than `limit` rows though more match.
 
     Args:
         connection: the caller's transaction.
@@ -66,22 +82,39 @@ def page_of(
         key: a unique key.
         cursor: "": the first page.
         limit: at most this many rows.
+        window: which rows are looked through; None: all that match are found by an index.
 
     Raises:
         FilterFault: the cursor is no place in this list.
     """
     after = key_of(cursor, key)
-    if after is not None:
-        is_before: ColumnElement[bool] = (
-            key[0] < after[0] if len(key) == 1 else tuple_(*key) < tuple_(*after)
-        )
-        wanted = wanted.where(is_before)
+    place = [] if after is None else [before(key, after)]
+    wanted, end = wanted.where(*place), None
+    if window is not None:
+        wanted = wanted.where(*window.where)
+        end = window_end(connection, window.columns, [*window.where, *_at(window, key, after)])
+        if end is not None:
+            read_by_indexes(connection)
+            wanted = wanted.where(not_before(window.columns, end))
     wanted = wanted.order_by(*(each.desc() for each in key)).limit(limit + 1)
     rows = [dict(row._mapping) for row in connection.execute(wanted)]
     if len(rows) <= limit:
-        return rows, ""
+        rest = [""] * (len(key) - len(end or key))  # all rows of the place were looked at
+        return rows, json.dumps([*end, *rest]) if end is not None else ""
     last = rows[limit - 1]
     return rows[:limit], json.dumps([last[each.name] for each in key])
+
+
+def _at(
+    window: Window, key: Sequence[Column[Any]], after: Sequence[Any] | None
+) -> list[ColumnElement[bool]]:
+    """Return the condition of the rows from a place on; only the window's index is read for it."""
+    if after is None:
+        return []
+    columns = window.columns
+    if len(columns) == len(key):
+        return [before(key, after)]
+    return [columns[0] <= after[0]]
 
 
 def part_of(

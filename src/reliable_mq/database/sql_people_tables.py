@@ -56,6 +56,8 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
     )
     # Notifiers read open rows in the order of rows; retention reads rows that were closed long ago.
     Index(f"{name}_closed", table.c.close_date, table.c.seq)
+    # For people: those of a business key.
+    Index(f"{name}_key", table.c.message_key)
     return table
 
 

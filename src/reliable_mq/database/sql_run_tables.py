@@ -3,14 +3,18 @@
 Statements are in `sql_outcome`. Changes by repair are in the common audit table.
 """
 
+from functools import cache
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     MetaData,
     Numeric,
     String,
     Table,
+    select,
 )
 
 from reliable_mq.database.sql_types import LongText, UtcDateTime
@@ -76,3 +80,22 @@ def finding_table(metadata: MetaData, prefix: str) -> Table:
         Column("first_run_id", String(32)),
         extend_existing=True,
     )
+
+
+@cache
+def known_tables(prefix: str) -> tuple[Table, Table]:
+    """Return the tables of runs and of findings, always the same two.
+
+    SQLAlchemy compiles a statement once for a table, and keeps it with the table.
+    """
+    metadata = MetaData()
+    return run_table(metadata, prefix), finding_table(metadata, prefix)
+
+
+def of_known_runs(findings: Table, runs: Table) -> ColumnElement[bool]:
+    """Return the condition that all findings meet: they are of a run.
+
+    The key of findings begins with the run. So this leads to the findings of one message: there
+    are few runs. A run and its findings are written in one transaction.
+    """
+    return findings.c.run_id.in_(select(runs.c.run_id))

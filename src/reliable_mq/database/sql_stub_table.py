@@ -149,6 +149,10 @@ def _make_indexes(table: Table) -> None:
     # with its time is in no range of ids. There are few of them, or none.
     _index(f"{name}_parked", parked_rows(table), column.update_date)
     _index(f"{name}_untimed", has_no_id_time(column.message_id), column.message_id)
+    # For people: the settled messages of a business key, and voided stubs, of which there are few.
+    # An order writes the first one once: a stub that waits is in an index of waiting stubs.
+    _index(f"{name}_key", keyed_rows(table), column.message_key)
+    _index(f"{name}_voided", voided_rows(table), column.seq)
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
     _index(f"{name}_ordered", ordered, *by_key)
@@ -169,6 +173,7 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     yield Index(f"{name}_unowned", *unsent, column.missed, column.owner, column.count, *when)
     yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
+    yield Index(f"{name}_key", column.message_key)
     key = (column.topic, column.ordering_key, column.status)
     yield Index(f"{name}_ordered", *key, column.broker_name, column.seq)
 
@@ -218,14 +223,23 @@ def parked_rows(table: Table) -> ColumnElement[bool]:
     return or_(parked, column.status.not_in([literal_column(each) for each in ("0", *_SETTLED)]))
 
 
+def keyed_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition: settled stubs with a business key; an index uses it."""
+    return and_(settled_rows(table), table.c.message_key != literal_column("''"))
+
+
+def voided_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition: stubs that a person or a repair has voided; an index uses it."""
+    return table.c.status == literal_column(str(StubStatus.VOIDED.value))
+
+
 def arrived_rows(table: Table, before: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition: settled stubs whose message was to arrive before a time.
 
     A stub without a required group is confirmed while its message still waits at the broker.
     """
     column = table.c
-    is_voided = column.status == literal_column(str(StubStatus.VOIDED.value))
-    return or_(is_voided, column.deliver_time.is_(None), column.deliver_time < before)
+    return or_(voided_rows(table), column.deliver_time.is_(None), column.deliver_time < before)
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:

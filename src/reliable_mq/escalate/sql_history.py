@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
 from reliable_mq.database.attempt_list import attempts_of
+from reliable_mq.database.sql_run_tables import of_known_runs
 from reliable_mq.escalate.sql_audit import detail_of
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory
@@ -23,6 +24,7 @@ class SqlHistory:
         notifiers: the table of notifiers.
         audit: the audit table.
         findings: the table of reconciliation findings. It exists after the first run.
+        runs: the table of reconciliation runs; it exists, too.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class SqlHistory:
         notifiers: Table,
         audit: Table,
         findings: Table,
+        runs: Table,
     ) -> None:
         self._stubs = stubs
         self._logs = logs
@@ -45,6 +48,7 @@ class SqlHistory:
         self._notifiers = notifiers
         self._audit = audit
         self._findings = findings
+        self._runs = runs
 
     def read(self, connection: Connection, message_id: str) -> MessageHistory:
         """Return the rows of a message. The history is empty when there are none."""
@@ -102,7 +106,13 @@ class SqlHistory:
     def _findings_of(self, connection: Connection, message_id: str) -> list[dict[str, Any]]:
         if not inspect(connection).has_table(self._findings.name):
             return []
-        return self._all(connection, self._findings, message_id, self._findings.c.create_date)
+        finding = self._findings.c
+        wanted = (
+            select(self._findings)
+            .where(finding.message_id == message_id, of_known_runs(self._findings, self._runs))
+            .order_by(finding.create_date)
+        )
+        return [dict(row._mapping) for row in connection.execute(wanted)]
 
 
 def readable(

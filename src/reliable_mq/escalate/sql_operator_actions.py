@@ -7,6 +7,7 @@ the stubs of one part.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList, StubSum
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
 from reliable_mq.outbox.stub import StubEvent
 
+SEEN_ROWS = 5_000
 VERBS = (StubEvent.RETRY, StubEvent.VOID)
 SUMS_SECONDS = 7.0
 """The database ends the statement that counts a selection after this time."""
@@ -140,14 +142,19 @@ class SelectedStubs:
             return self._stubs.sums(connection, until)
 
     def seen_pages(self, until: datetime, limit: int) -> Iterator[Seen]:
-        """Yield when each was last changed, page by page; none that was changed after `until`."""
+        """Yield when each was last changed, page by page; none that was changed after `until`.
+
+        Some thousands are read at once: each reading sorts all that match.
+        """
         at = 0
         while True:
             with self._engine.begin() as connection:
-                seen, at = self._stubs.seen(connection, at, until, limit)
+                seen, at = self._stubs.seen(connection, at, until, max(limit, SEEN_ROWS))
             if not seen:
                 return
-            yield seen
+            rows = iter(seen.items())
+            while page := dict(islice(rows, limit)):
+                yield page
 
     def pages(self) -> Iterator[list[str]]:
         """Yield the ids page by page. Stubs of earlier pages are not returned again."""

@@ -8,6 +8,8 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, case, exists, fun
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_stub_table import parked_rows
+from reliable_mq.database.sql_windows import read_by_indexes, times_span, window_end
+from reliable_mq.escalate.sql_stub_ways import StubWay, ways_of
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
 
 SUMMARY = (
@@ -30,6 +32,9 @@ class SqlStubList:
     """The stubs of one database that match a filter. Works in the caller's transaction."""
 
     def __init__(self, stubs: Table, logs: Table, wanted: StubFilter) -> None:
+        self._table = stubs
+        self._wanted = wanted
+        self._ways = list(ways_of(stubs, wanted))
         self._seq = stubs.c.seq
         self._where = _conditions(stubs, logs, wanted)
         self._stub = stubs.c
@@ -71,24 +76,29 @@ class SqlStubList:
             When each was last changed, by message id; and where the next ones begin.
         """
         stub = self._stub
-        wanted = (
-            select(self._seq, stub.message_id, stub.update_date)
-            .where(self._seq > after, stub.update_date <= until, *self._where)
-            .order_by(self._seq)
-            .limit(limit)
+        wanted = select(self._seq, stub.message_id, stub.update_date).where(
+            self._seq > after, stub.update_date <= until, *self._where
         )
-        rows = connection.execute(wanted).all()
+        by = self._ways[0].of(wanted, limit, newest=False) if self._ways else None
+        ordered = wanted.order_by(self._seq).limit(limit) if by is None else by
+        rows = connection.execute(ordered).all()
         return {row.message_id: row.update_date for row in rows}, rows[-1].seq if rows else after
 
     def newest(self, connection: Connection, limit: int) -> list[dict[str, Any]]:
-        """Return the newest matching stubs, without their content."""
-        wanted = select(*self._columns).where(*self._where).order_by(self._seq.desc()).limit(limit)
-        return [_readable(row) for row in connection.execute(wanted)]
+        """Return the newest matching stubs, without their content, however long it takes."""
+        wanted = select(self._seq, *self._columns).where(*self._where)
+        way = self._short_way(connection)
+        ordered = wanted.order_by(self._seq.desc()).limit(limit)
+        found = ordered if way is None else way.of(wanted, limit, newest=True)
+        return [_readable(row, leave_out="seq") for row in connection.execute(found)]
 
     def newest_before(
         self, connection: Connection, before: int | None, limit: int
     ) -> tuple[list[dict[str, Any]], int | None]:
         """Return the newest matching stubs before the row `before`, and where the next ones begin.
+
+        If an index leads to few stubs, all of them are looked at. Otherwise a window of the table
+        is: then there may be fewer than `limit` rows though more match.
 
         Args:
             connection: the caller's transaction.
@@ -98,13 +108,33 @@ class SqlStubList:
         Returns:
             The stubs, and the `before` of the next page; None: this page is the last one.
         """
-        wanted = select(self._seq, *self._columns).where(*self._where)
-        if before is not None:
-            wanted = wanted.where(self._seq < before)
-        rows = connection.execute(wanted.order_by(self._seq.desc()).limit(limit + 1)).all()
+        place = [] if before is None else [self._seq < before]
+        wanted = select(self._seq, *self._columns).where(*self._where, *place)
+        way, end = self._short_way(connection), None
+        read_by_indexes(connection)  # also the consume log, of which a filter may ask
+        if way is not None:
+            found = way.of(wanted, limit + 1, newest=True)
+        else:
+            looked, end = self._window(connection, place)
+            found = wanted.where(*looked).order_by(self._seq.desc()).limit(limit + 1)
+        rows = connection.execute(found).all()
         shown = rows[:limit]
-        found = [_readable(row, leave_out="seq") for row in shown]
-        return found, shown[-1].seq if len(rows) > limit else None
+        read = [_readable(row, leave_out="seq") for row in shown]
+        return read, shown[-1].seq if len(rows) > limit else end
+
+    def _short_way(self, connection: Connection) -> StubWay | None:
+        return next((each for each in self._ways if each.is_short(connection, self._table)), None)
+
+    def _window(
+        self, connection: Connection, place: list[ColumnElement[bool]]
+    ) -> tuple[list[ColumnElement[bool]], int | None]:
+        """Return the conditions of a window before a place, and its end; None: it is the last."""
+        wanted, moment = self._wanted, self._stub.create_date
+        span = times_span(connection, self._seq, moment, wanted.since, wanted.until)
+        end = window_end(connection, [self._seq], [*span, *place])
+        if end is None:
+            return span, None
+        return [*span, self._seq >= end[0]], int(end[0])
 
     def page(
         self, connection: Connection, after: int, limit: int = PAGE_ROWS

@@ -4,10 +4,10 @@ import json
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import MetaData, inspect, select
+from sqlalchemy import inspect, select
 
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_run_tables import run_table
+from reliable_mq.database.sql_run_tables import known_tables
 
 
 class LastRun(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class LastRun(msgspec.Struct, frozen=True):
 
 def last_run(database: Database) -> LastRun | None:
     """Return the run that ended last; None: there was none."""
-    runs = run_table(MetaData(), database.prefix)
+    runs = known_tables(database.prefix)[0]
     column = runs.c
     wanted = select(
         *(column.run_id, column.finish_date, column.as_of, column.since, column.until),

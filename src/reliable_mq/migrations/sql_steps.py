@@ -7,7 +7,7 @@ from sqlalchemy import Column, MetaData, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from reliable_mq.database.sql_schema import create_missing
-from reliable_mq.database.sql_types import is_on, table_options
+from reliable_mq.database.sql_types import PARTIAL_INDEXES, dialect_family, is_on, table_options
 
 
 def add_tables(metadata: MetaData) -> None:
@@ -33,6 +33,30 @@ def add_column(table: str, column: Column[Any]) -> None:
         if column.name in there:
             return
     op.add_column(table, column)
+
+
+def add_index(
+    table: str, name: str, columns: list[str], condition: str = "", *, everywhere: bool = True
+) -> None:
+    """Add an index to a table, if it does not exist.
+
+    Args:
+        table: the table.
+        name: the name of the index.
+        columns: its columns.
+        condition: the rows that it has, where there are partial indexes; "": all.
+        everywhere: whether databases without partial indexes get it, too.
+    """
+    context = op.get_context()
+    has_partial = dialect_family(context.dialect.name) in PARTIAL_INDEXES
+    if not has_partial and not everywhere:
+        return
+    if not context.as_sql:
+        there = {each["name"] for each in inspect(op.get_bind()).get_indexes(table)}
+        if name in there:
+            return
+    some = partial(condition) if condition and has_partial else {}
+    op.create_index(name, table, columns, **some)
 
 
 def partial(*conditions: str | tuple[str, str]) -> dict[str, Any]:
