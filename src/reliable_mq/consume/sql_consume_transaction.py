@@ -36,6 +36,7 @@ from reliable_mq.consume.sql_receipts import (
     log_duplicate,
     log_postponed,
     numbered,
+    positions_of,
 )
 from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
@@ -270,7 +271,9 @@ class ConsumeTransaction:
         """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
         now = self.finish(session, attempt) if has_run else self._clock()
         entry = attempt.entry
-        self._confirmation.confirm(session.connection(), entry.group, [entry.message_id], now)
+        self._confirmation.confirm(
+            session.connection(), entry.group, [entry.message_id], now, positions_of([attempt])
+        )
         session.commit()
         if entry.confirm_to:
             self.notices.consumed([entry])
@@ -279,8 +282,8 @@ class ConsumeTransaction:
         """Confirm the stubs in this database, and commit everything at once."""
         if attempts:
             ids = sorted(attempt.entry.message_id for attempt in attempts)
-            group = self.consumer.group
-            self._confirmation.confirm(session.connection(), group, ids, self._clock())
+            group, positions = self.consumer.group, positions_of(attempts)
+            self._confirmation.confirm(session.connection(), group, ids, self._clock(), positions)
         session.commit()
         self.notices.consumed([attempt.entry for attempt in attempts])
 
