@@ -41,6 +41,8 @@ from reliable_mq.consume.sql_receipts import (
 from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
+from reliable_mq.database.sql_handler_session import HandlerSession
+from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
@@ -192,7 +194,13 @@ class ConsumeTransaction:
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
-    def begin(self, session: Session, attempt: Attempt, results: Results) -> AttemptStart:
+    def begin(
+        self,
+        session: Session,
+        attempt: Attempt,
+        results: Results,
+        series: ConnectionOfSeries | None = None,
+    ) -> AttemptStart:
         """Begin an attempt directly before its handler; return the next step.
 
         The CONSUMED rows of the message and of its business key are inserted now, in the handler's
@@ -202,6 +210,8 @@ class ConsumeTransaction:
             session.begin()
         if attempt.receipt:
             return AttemptStart.RUN  # without a connection: the handler may be long and need none
+        if series is not None:
+            series.lend(session)
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
@@ -267,14 +277,19 @@ class ConsumeTransaction:
             raise ClaimLost
         return now
 
-    def complete(self, session: Session, attempt: Attempt, has_run: bool) -> None:
+    def complete(
+        self, session: HandlerSession, attempt: Attempt, has_run: bool, begins_next: bool = False
+    ) -> None:
         """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
         now = self.finish(session, attempt) if has_run else self._clock()
         entry = attempt.entry
         self._confirmation.confirm(
             session.connection(), entry.group, [entry.message_id], now, positions_of([attempt])
         )
-        session.commit()
+        if begins_next:
+            session.commit_and_begin()
+        else:
+            session.commit()
         if entry.confirm_to:
             self.notices.consumed([entry])
 

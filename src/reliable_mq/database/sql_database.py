@@ -130,6 +130,8 @@ class Database:
         self.session: Callable[[], Session] = partial(Session, self.engine)
         #: returns a new session for a handler
         self.handler_session: Callable[[], HandlerSession] = partial(HandlerSession, self.engine)
+        #: for the transactions that a thread runs one after another; None: each asks the pool
+        self.series_engine = self.engine if self.url.get_backend_name() == "postgresql" else None
         #: for our rows that other programs may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         #: for single statements that only read
