@@ -1,11 +1,18 @@
 """Results of sends that are recorded a little later, for many batches in one statement."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 from tests.outbox.test_relay import World
 from tests.outbox.test_thread_relay import Book, HeldSender, stub
 from tests.waiting import until
+from tests.waiting_database import until_somebody_waits
 
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.database.sql_database import Database
+from reliable_mq.outbox.relay import Relay, SendOutcome
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.outbox.thread_relay import RelayThread
 
 
@@ -108,3 +115,28 @@ def test_the_end_of_the_thread_records_what_was_sent() -> None:
     thread.close(60)
 
     assert book.recorded == ["first"]
+
+
+def test_a_record_of_many_sends_locks_rows_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """Consumers confirm many stubs in this order, too: neither waits for what the other holds."""
+    database = Database(postgres_url, prefix="rmq_", connections=3)
+    database.create_tables()
+    stubs = SqlStubs(database.engine, database.stubs)
+    low, high = "A" * 32, "B" * 32
+    with database.engine.begin() as connection:  # the later id has the earlier row
+        for name in (high, low):
+            one = Stub(seq=0, message_id=name, topic="orders", content=b"{}")
+            stubs.insert(connection, [one], "me", 100.0, 5.0)
+    outcomes = [SendOutcome(each, 1, 130.0, position=Position("b", 0, 7)) for each in (high, low)]
+    lock = text("UPDATE rmq_message_stub SET tag = 'locked' WHERE message_id = :id")
+
+    with ThreadPoolExecutor(1) as threads, database.engine.begin() as consumer:
+        consumer.execute(lock, {"id": low})
+        recording = threads.submit(stubs.record, outcomes, "me", 101.0)
+        until_somebody_waits(database)
+        consumer.execute(lock, {"id": high})
+        consumer.commit()
+        recording.result(60)
+
+    assert stubs.sendable([low, high], "me") == {}
+    database.close()
