@@ -120,7 +120,7 @@ class SqlConfirmation:
             if self._is_alone:
                 values = these | places | {"at": utc_datetime(now), "alone": group}
                 # Usually the next message is like the last one: it is not read first.
-                if statements.confirm_alone.execute(connection, values).rowcount == 1:
+                if statements.confirm_alone.change(connection, values) == 1:
                     return
         else:
             statements, these = self._many, {"id": list(message_ids)}

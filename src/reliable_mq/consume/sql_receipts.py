@@ -18,7 +18,6 @@ from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.stub import Position
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.message_facts import NO_KEY
 from reliable_mq.telemetry.outages import FaultRate
@@ -53,20 +52,6 @@ def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
     in_doubt = in_doubt or attempt.entry.in_doubt
     entry = msgspec.structs.replace(attempt.entry, attempt=number, in_doubt=in_doubt)
     return msgspec.structs.replace(attempt, entry=entry, message=message)
-
-
-def positions_of(attempts: Sequence[Attempt]) -> dict[str, Position]:
-    """Return where these messages are stored in their topic, by id; a copy in another is left out.
-
-    A copy for another attempt lies in a topic of the consumer group.
-    """
-    return {
-        each.entry.message_id: Position(
-            each.entry.broker_name, each.entry.queue_id, each.entry.offset
-        )
-        for each in attempts
-        if each.message.queue.topic == each.message.topic
-    }
 
 
 class SuppressedLines:

@@ -34,6 +34,7 @@ from reliable_mq.database.sql_people_tables import (
     notifier_table,
 )
 from reliable_mq.database.sql_periodic_tables import periodic_table, periodic_tick_table
+from reliable_mq.database.sql_prepared import run_on_driver
 from reliable_mq.database.sql_processes import SqlProcesses, process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
@@ -181,6 +182,8 @@ class Database:
             # Many rows in one INSERT. psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
+        if engine.dialect.driver == "psycopg":
+            run_on_driver(engine)
         self._watch.watch(engine)
 
     def note_processes(self, application: str, owner: Callable[[], str]) -> None:

@@ -259,7 +259,7 @@ class StubInserts:
         if not connection.dialect.insert_returning:
             return self._ask_for_numbers(connection, rows, of_all)
         if len(rows) == 1:
-            return [self._one.execute(connection, rows[0] | of_all).scalar_one()]
+            return [self._one.value(connection, rows[0] | of_all)]
         numbers: dict[str, int] = {}
         for part in parts_of(rows, self._size_max):
             given: Any = [row | of_all for row in part]
