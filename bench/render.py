@@ -167,11 +167,12 @@ def flow_table(results: dict[str, Any]) -> str:
             for flow in flows
         ]
         used.append((name, *(format(median(each), ".2f") for each in cells)))
-    wholes = (
-        [sum(each["processor_ms"].values()) for each in timed if each["flow"] == flow]
-        for flow in flows
-    )
-    used.append(("all", *(format(median(each), ".2f") for each in wholes)))
+    if "effects" in timed[-1]["processor_ms"]:  # earlier results lack a process of `plain`
+        wholes = (
+            [sum(each["processor_ms"].values()) for each in timed if each["flow"] == flow]
+            for flow in flows
+        )
+        used.append(("all", *(format(median(each), ".2f") for each in wholes)))
     return f"{table_text(rows)}\n{table_text(used)}{origin_text(results)}"
 
 

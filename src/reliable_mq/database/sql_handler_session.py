@@ -468,7 +468,7 @@ def hold_transactions_of(engine: Engine) -> None:
             dialect.do_rollback(connection)
             raise _not_yours()
         if _begins_next.get() and _can_chain(dialect):
-            _execute_on(connection, "COMMIT AND CHAIN")
+            commit_and_chain(connection)
         else:
             commit(connection)
 
@@ -493,6 +493,11 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
     dialect.do_executemany = do_executemany  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
+
+
+def commit_and_chain(connection: PoolProxiedConnection) -> None:
+    """Commit, and begin the next transaction of the connection, in one statement."""
+    _execute_on(connection, "COMMIT AND CHAIN")
 
 
 def _can_chain(dialect: Dialect) -> bool:
