@@ -75,7 +75,7 @@ def test_while_the_database_is_away_results_wait_and_nothing_is_sent_again(world
     def away(*_given: object) -> None:
         raise ConnectionError("database")
 
-    write, world.book.record = world.book.record, away  # type: ignore[method-assign]
+    write, world.book.record = world.book.record, away  # type: ignore[method-assign,assignment]
     with pytest.raises(ConnectionError):
         world.relay.record(1.1)
     world.relay.run_once(1.2)

@@ -182,7 +182,9 @@ class HandlerRun:
         token = attempt.entry.token
         async with world.session() as session:
             try:
-                begun = await world.in_session(session, attempts.begin, attempt, results, series)
+                if series is not None and not attempt.receipt:
+                    series.lend(session)
+                begun = await world.in_session(session, attempts.begin, attempt, results)
             except Exception as error:  # noqa: BLE001 - told by `unwritten`
                 await self._roll_back(session, series)
                 results[token] = await world.run_blocking(attempts.unwritten, attempt, error)

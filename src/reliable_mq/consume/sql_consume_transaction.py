@@ -41,7 +41,6 @@ from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
 from reliable_mq.database.sql_handler_session import HandlerSession
-from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
@@ -194,13 +193,7 @@ class ConsumeTransaction:
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
-    def begin(
-        self,
-        session: Session,
-        attempt: Attempt,
-        results: Results,
-        series: ConnectionOfSeries | None = None,
-    ) -> AttemptStart:
+    def begin(self, session: Session, attempt: Attempt, results: Results) -> AttemptStart:
         """Begin an attempt directly before its handler; return the next step.
 
         The CONSUMED rows of the message and of its business key are inserted now, in the handler's
@@ -210,8 +203,6 @@ class ConsumeTransaction:
             session.begin()
         if attempt.receipt:
             return AttemptStart.RUN  # without a connection: the handler may be long and need none
-        if series is not None:
-            series.lend(session)
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
