@@ -102,13 +102,14 @@ class Shop:
     def round(self, flow: str, count: int) -> dict[str, Any]:
         """Run one flow once."""
         before = self.effects()
-        with self._effects_without_messages(flow, count):
-            used, begin = self._used(), time.perf_counter()
+        with self._effects_without_messages(flow, count) as seconds_elsewhere:
+            used, begin = self._used() | {"effects": seconds_elsewhere()}, time.perf_counter()
             self.place(flow, count)
             placed = time.perf_counter()
             self.wait_for_effects(before + count)
             end = time.perf_counter()
-        shares = {name: seconds - used[name] for name, seconds in self._used().items()}
+            now = self._used() | {"effects": seconds_elsewhere()}
+        shares = {name: seconds - used[name] for name, seconds in now.items()}
         doubled = self.effects() - before - count
         return {
             "flow": flow,
@@ -119,9 +120,10 @@ class Shop:
         }
 
     @contextlib.contextmanager
-    def _effects_without_messages(self, flow: str, count: int) -> Iterator[None]:
+    def _effects_without_messages(self, flow: str, count: int) -> Iterator[Callable[[], float]]:
+        """Write effects in a process of their own; give what tells the time it has used."""
         if flow != "plain":
-            yield
+            yield lambda: 0.0
             return
         command = [sys.executable, "-m", APPLICATION, str(count), str(self._threads)]
         with subprocess.Popen(
@@ -132,7 +134,8 @@ class Shop:
             child.stdout.readline()
             child.stdin.write("go\n")
             child.stdin.flush()
-            yield
+            yield lambda: used_seconds([child.pid])
+            child.stdin.close()
 
     def latencies_ms(self, flow: str, count: int) -> list[float]:
         """Place one order after another into an idle system; return commit to effect, sorted."""
@@ -179,10 +182,12 @@ def running(directory: Path, threads: int) -> Iterator[Shop]:
         pids = {"producer": os.getpid(), "broker": broker.pids[0]}
         for flow, verb in (("one", "run"), ("batch", "run"), ("", "resend")):
             os.environ["FLOW"] = flow
-            log = directory / f"{verb}-{flow}.log"
-            process = LoggedProcess((*COMMAND, verb, f"{APPLICATION}:mq"), log)
+            name = f"{verb} {flow}".strip()
+            command = (*COMMAND, verb, f"{APPLICATION}:mq")
+            log, named = directory / f"{verb}-{flow}.log", {"PGAPPNAME": name}
+            process = LoggedProcess(command, log, environment=named)
             stack.callback(process.stop)
-            pids[f"{verb} {flow}".strip()] = process.child.pid
+            pids[name] = process.child.pid
 
         def used() -> dict[str, float]:
             own = {name: used_seconds([pid]) for name, pid in pids.items()}

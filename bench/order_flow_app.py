@@ -91,3 +91,4 @@ if __name__ == "__main__":
         sys.stdin.readline()
         list(pool.map(write_plain_effect, range(count - threads)))
     print("done", flush=True)
+    sys.stdin.read()  # until the time that was used has been read

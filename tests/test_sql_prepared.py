@@ -1,5 +1,6 @@
 """Statements that are compiled once say and get the same as SQLAlchemy's own execution."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from sqlalchemy import (
     Column,
     Connection,
+    Engine,
     Integer,
     LargeBinary,
     MetaData,
@@ -14,12 +16,14 @@ from sqlalchemy import (
     Table,
     bindparam,
     create_engine,
+    event,
     insert,
     select,
     update,
 )
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import PreparedStatement, run_on_driver
 from reliable_mq.database.sql_types import UtcDateTime
 
 metadata = MetaData()
@@ -82,3 +86,59 @@ def test_a_parameter_that_is_missing_is_an_error(database_url: str) -> None:
     with engine.begin() as connection, pytest.raises(Exception, match="body"):
         INSERT.execute(connection, {"name": "a", "at": None})
     engine.dispose()
+
+
+# below SQLAlchemy, on the driver's cursor
+
+
+@pytest.fixture
+def below(postgres_url: str) -> Iterator[Engine]:
+    engine = create_engine(postgres_url)
+    metadata.create_all(engine)
+    run_on_driver(engine)
+    yield engine
+    engine.dispose()
+
+
+ROW = {"name": "a", "body": b"", "at": NOON}
+WITH_ID = PreparedStatement(insert(rows).values(id=bindparam("id"), state=7, name="", body=b""))
+
+
+def test_on_the_drivers_cursor_a_statement_says_what_it_did(below: Engine) -> None:
+    with below.begin() as connection:
+        number = INSERT_RETURNING.value(connection, ROW)
+        assert RENAME.change(connection, {"this": number}) == 1
+        assert RENAME.change(connection, {"this": number + 1}) == 0
+    with below.connect() as connection:
+        assert connection.execute(select(rows.c.name)).scalar_one() == "b%s:c"
+
+
+def test_a_refused_statement_raises_what_sqlalchemy_would_raise(below: Engine) -> None:
+    seen: list[type[BaseException]] = []
+    event.listen(below, "handle_error", lambda found: seen.append(type(found.original_exception)))
+    with below.connect() as connection, connection.begin() as transaction:
+        WITH_ID.change(connection, {"id": 1})
+        with pytest.raises(IntegrityError, match="prepared_row_pkey") as raised:
+            WITH_ID.change(connection, {"id": 1})
+        assert raised.value.params is not None
+        transaction.rollback()
+        assert not connection.invalidated
+    assert [each.__name__ for each in seen] == ["UniqueViolation"]
+
+
+def test_a_lost_connection_is_noticed_below_as_above(below: Engine) -> None:
+    with below.connect() as connection, below.connect() as other:
+        pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 60000)")
+        with pytest.raises(DBAPIError) as raised:
+            WITH_ID.change(connection, {"id": 1})
+        assert raised.value.connection_invalidated
+        assert connection.invalidated
+
+
+def test_who_listens_for_statements_sees_these_too(below: Engine) -> None:
+    seen: list[str] = []
+    event.listen(below, "before_cursor_execute", lambda *given: seen.append(given[2]))
+    with below.begin() as connection:
+        WITH_ID.change(connection, {"id": 1})
+    assert [each.split()[0] for each in seen] == ["INSERT"]

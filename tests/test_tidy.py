@@ -32,6 +32,7 @@ ONE_THING = {
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
+    "outbox/relay.py": "one relay: its lanes, a send of stubs, and what is recorded of it",
     "outbox/sql_stubs.py": "one table's statements: new stubs, what to send, what was sent",
     "wire/record.py": "one format: a record as the log keeps it",
     "testing/database_contract.py": "one contract, which a test module makes one subclass of",

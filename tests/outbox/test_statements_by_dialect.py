@@ -54,7 +54,7 @@ def test_several_sends_are_recorded_by_one_array_for_each_column() -> None:
         "at": AT,
     }
     for text in (first, second):
-        assert text.startswith("UPDATE rmq_message_stub SET ")
+        assert " FOR UPDATE) UPDATE rmq_message_stub SET " in text  # in the order of the ids
         assert "FROM unnest(" in text
         assert "rmq_message_stub.owner = %(me)s" in text
         assert "owner=NULL, lease_until=NULL" in text

@@ -4,16 +4,23 @@ Receives the message ids that a consumer's transaction has just consumed; writes
 transaction. Two groups that commit at the same moment must not each miss the other's row. So the
 stub's row is locked first, and the statement that counts consume logs begins after that. The table
 of confirmations has what groups of other databases have consumed (`sql_notices`).
+
+A relay records its sends a little later than it sends. On PostgreSQL, a confirmation that comes
+first records the first send, too: it knows where the message was stored. Then the relay finds
+nothing to write, and the row and its indexes are written two times, not three.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
+    and_,
     bindparam,
+    case,
     exists,
     func,
     literal,
@@ -25,10 +32,15 @@ from sqlalchemy import (
 )
 
 from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.outbox.stub import StubEvent, next_status
+from reliable_mq.outbox.stub import Position, StubEvent, next_status
+
+_PLACE = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
+"""The values of a stored message's position, and the column of each."""
+_NOWHERE: Mapping[str, Position] = MappingProxyType({})
 
 
 class SqlConfirmation:
@@ -71,6 +83,9 @@ class SqlConfirmation:
         self.is_complete: ColumnElement[bool] = consumed == wanted
         self._one = _Statements(stubs, stub.message_id == bindparam("id"), self.is_complete)
         self._many = _Statements(stubs, is_among(stub.message_id, "id", dialect), self.is_complete)
+        self._takes_places = dialect == "postgresql"
+        if self._takes_places:
+            self._one.confirm_alone, self._many.confirm_alone = _confirmed_sends(stubs)
         self._is_alone = True
         self._consumed = union(
             *(
@@ -86,19 +101,30 @@ class SqlConfirmation:
         ).where(is_among(notices.c.message_id, "ids", dialect))
 
     def confirm(
-        self, connection: Connection, group: str, message_ids: Sequence[str], now: float
+        self,
+        connection: Connection,
+        group: str,
+        message_ids: Sequence[str],
+        now: float,
+        positions: Mapping[str, Position] = _NOWHERE,
     ) -> None:
         """Confirm the stubs whose last required group is `group`, in this transaction.
 
         Ids without a stub here (of another database, of another producer) change nothing.
+        `positions` says where messages were stored, by id, as far as that is known.
         """
         these: dict[str, object]
         if len(message_ids) == 1:  # the hot path: a plain comparison is compiled only once
             statements, these = self._one, {"id": message_ids[0]}
-            if self._is_alone and self._confirm_alone(connection, group, message_ids[0], now):
-                return
+            places = self._places_of_one(positions.get(message_ids[0]))
+            if self._is_alone:
+                values = these | places | {"at": utc_datetime(now), "alone": group}
+                # Usually the next message is like the last one: it is not read first.
+                if statements.confirm_alone.change(connection, values) == 1:
+                    return
         else:
             statements, these = self._many, {"id": list(message_ids)}
+            places = self._places_of_many([positions.get(each) for each in message_ids])
         alone = shared = 0
         for groups in statements.lock.execute(connection, these).scalars():
             alone += groups == group
@@ -108,17 +134,21 @@ class SqlConfirmation:
         if shared:
             statements.confirm_complete.execute(connection, values)
         if alone:
-            statements.confirm_alone.execute(connection, values)
+            statements.confirm_alone.execute(connection, values | places)
 
-    def _confirm_alone(
-        self, connection: Connection, group: str, message_id: str, now: float
-    ) -> bool:
-        """Confirm a stub that waits for this group only, without reading it first.
+    def _places_of_one(self, position: Position | None) -> dict[str, object]:
+        """Return the parameters about the place of one message, if the statement has them."""
+        if not self._takes_places:
+            return {}
+        return {name: getattr(position, column, None) for name, column in _PLACE.items()}
 
-        Usually the next message is like the last one, so this is tried after such a stub.
-        """
-        values = {"id": message_id, "at": utc_datetime(now), "alone": group}
-        return self._one.confirm_alone.execute(connection, values).rowcount == 1
+    def _places_of_many(self, positions: Sequence[Position | None]) -> dict[str, object]:
+        if not self._takes_places:
+            return {}
+        return {
+            name: [getattr(each, column, None) for each in positions]
+            for name, column in _PLACE.items()
+        }
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
         """Confirm the stubs that every required group has consumed, in any order."""
@@ -137,6 +167,43 @@ class SqlConfirmation:
         return connection.execute(self._told, {"ids": list(message_ids)}).all()
 
 
+def _confirmed_sends(stubs: Table) -> tuple[PreparedStatement, PreparedStatement]:
+    """Return PostgreSQL's statements that confirm, and record a first send: of one, of several."""
+    types = {name: stubs.c[column].type for name, column in _PLACE.items()}
+    row = rows_of_arrays({"id": stubs.c.message_id.type} | types)
+
+    def confirmed(message_id: Any, given: Callable[[str], Any]) -> PreparedStatement:
+        stub = stubs.c
+        is_first = and_(
+            *(stub.count == 0, stub.broker_name.is_(None), not_(stub.missed)),
+            given("new_broker").is_not(None),
+        )
+        recorded = {column: given(name) for name, column in _PLACE.items()}
+        recorded |= {"count": literal(1), "owner": null(), "lease_until": null()}
+        changes = {
+            column: case((is_first, value), else_=stub[column])
+            for column, value in recorded.items()
+        }
+        these = (stub.message_id == message_id, stub.required_groups == bindparam("alone"))
+        return PreparedStatement(_confirming(stubs).where(*these).values(changes))
+
+    one = confirmed(bindparam("id"), lambda name: bindparam(name, type_=types[name]))
+    return one, confirmed(row.c.id, row.c.__getitem__)
+
+
+def _confirming(stubs: Table) -> Any:
+    """Return the statement that confirms stubs."""
+    return (
+        update(stubs)
+        .where(stubs.c.status == StubStatus.UNCONFIRMED.value)
+        .values(
+            status=next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value,
+            resend_time=null(),
+            update_date=bindparam("at"),
+        )
+    )
+
+
 class _Statements:
     """Lock and confirm, for one stub or for several."""
 
@@ -145,15 +212,7 @@ class _Statements:
     ) -> None:
         stub = stubs.c
         unconfirmed = stub.status == StubStatus.UNCONFIRMED.value
-        confirm = (
-            update(stubs)
-            .where(these, unconfirmed)
-            .values(
-                status=next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value,
-                resend_time=null(),
-                update_date=bindparam("at"),
-            )
-        )
+        confirm = _confirming(stubs).where(these)
         self.lock = PreparedStatement(
             select(stub.required_groups)
             .where(these, unconfirmed)

@@ -8,6 +8,7 @@ Written once for `def` and `async def` handlers. Only their world differs, see `
 import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import zip_longest
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTra
 from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
-from reliable_mq.database.thread_world import ThreadWorld
+from reliable_mq.database.thread_world import ConnectionOfSeries, ThreadWorld
 from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
@@ -157,39 +158,64 @@ class HandlerRun:
 
     async def _run_singly(self, ready: Sequence[Attempt]) -> list[Attempt]:
         """Run each attempt in its own transaction; returns as `_run`."""
+        if len(ready) == 1:
+            return await self._run_one(ready[0])
         conflicts = []
-        for each in ready:
-            conflicts += await self._run_one(each)
+        series = self._world.series()
+        try:
+            for each, following in zip_longest(ready, ready[1:]):
+                is_followed = following is not None and not following.receipt
+                conflicts += await self._run_one(each, series, is_followed=is_followed)
+        finally:
+            if series is not None:
+                series.release()
         return conflicts
 
-    async def _run_one(self, attempt: Attempt) -> list[Attempt]:
+    async def _run_one(
+        self,
+        attempt: Attempt,
+        series: ConnectionOfSeries | None = None,
+        *,
+        is_followed: bool = False,
+    ) -> list[Attempt]:
         world, attempts, results = self._world, self._attempts, self._results
         token = attempt.entry.token
         async with world.session() as session:
             try:
+                if series is not None and not attempt.receipt:
+                    series.lend(session)
                 begun = await world.in_session(session, attempts.begin, attempt, results)
             except Exception as error:  # noqa: BLE001 - told by `unwritten`
-                await world.in_session(session, HandlerSession.rollback)
+                await self._roll_back(session, series)
                 results[token] = await world.run_blocking(attempts.unwritten, attempt, error)
                 return []
             if begun in _NOT_OURS:
-                await world.in_session(session, HandlerSession.rollback)
+                await self._roll_back(session, series)
                 return _to_receive(attempt, begun)
             try:
                 if has_run := begun is AttemptStart.RUN:
                     await self._answer(session, attempt)
-                await world.in_session(session, attempts.complete, attempt, has_run)
+                chains = series is not None and is_followed and not attempt.receipt
+                await world.in_session(session, attempts.complete, attempt, has_run, chains)
             except Exception as raised:  # noqa: BLE001 - judged by `fail`
                 run = SharedTransaction([attempt])
                 run.begin(attempt)
                 run.fail(cause := await self._cause_of(session, raised))
-                await world.in_session(session, HandlerSession.rollback)
+                await self._roll_back(session, series)
                 await self._settle(session, run)
                 if token not in results:
                     results[token] = await world.run_blocking(attempts.fail, attempt, cause)
             else:
                 results[token] = DONE
+                if series is not None:
+                    series.keep(is_needed=is_followed)
         return []
+
+    async def _roll_back(self, session: Any, series: ConnectionOfSeries | None) -> None:
+        """Roll back; what is recorded next may need the connection's place in the pool."""
+        await self._world.in_session(session, HandlerSession.rollback)
+        if series is not None:
+            series.release()
 
     async def _answer(self, session: Any, attempt: Attempt) -> None:
         """Call the handler and the hooks around it. Its transaction stays open."""

@@ -40,11 +40,13 @@ from reliable_mq.consume.sql_receipts import (
 from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
+from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
+from reliable_mq.outbox.stub import Position
 from reliable_mq.outcomes import Reject, retry_of_ours
 
 log = logging.getLogger(__name__)
@@ -266,12 +268,19 @@ class ConsumeTransaction:
             raise ClaimLost
         return now
 
-    def complete(self, session: Session, attempt: Attempt, has_run: bool) -> None:
+    def complete(
+        self, session: HandlerSession, attempt: Attempt, has_run: bool, begins_next: bool = False
+    ) -> None:
         """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
         now = self.finish(session, attempt) if has_run else self._clock()
         entry = attempt.entry
-        self._confirmation.confirm(session.connection(), entry.group, [entry.message_id], now)
-        session.commit()
+        self._confirmation.confirm(
+            session.connection(), entry.group, [entry.message_id], now, _positions_of([attempt])
+        )
+        if begins_next:
+            session.commit_and_begin()
+        else:
+            session.commit()
         if entry.confirm_to:
             self.notices.consumed([entry])
 
@@ -279,8 +288,8 @@ class ConsumeTransaction:
         """Confirm the stubs in this database, and commit everything at once."""
         if attempts:
             ids = sorted(attempt.entry.message_id for attempt in attempts)
-            group = self.consumer.group
-            self._confirmation.confirm(session.connection(), group, ids, self._clock())
+            group, positions = self.consumer.group, _positions_of(attempts)
+            self._confirmation.confirm(session.connection(), group, ids, self._clock(), positions)
         session.commit()
         self.notices.consumed([attempt.entry for attempt in attempts])
 
@@ -436,3 +445,17 @@ class ConsumeTransaction:
     def end_renewal(self, token: str) -> None:
         """Stop renewing the lease of an attempt: it has ended, or ends with its transaction."""
         self._holding.pop(token, None)
+
+
+def _positions_of(attempts: Sequence[Attempt]) -> dict[str, Position]:
+    """Return where these messages are stored in their topic, by id; a copy in another is left out.
+
+    A copy for another attempt lies in a topic of the consumer group.
+    """
+    return {
+        each.entry.message_id: Position(
+            each.entry.broker_name, each.entry.queue_id, each.entry.offset
+        )
+        for each in attempts
+        if each.message.queue.topic == each.message.topic
+    }

@@ -27,6 +27,9 @@ class AsyncioWorld(ThreadWorld):
     def session(self) -> AsyncSession:
         return self._database.async_handler_session()
 
+    def series(self) -> None:
+        return None
+
     def async_scope(self, scope: Any) -> Any:
         return scope
 

@@ -34,6 +34,7 @@ from reliable_mq.database.sql_people_tables import (
     notifier_table,
 )
 from reliable_mq.database.sql_periodic_tables import periodic_table, periodic_tick_table
+from reliable_mq.database.sql_prepared import run_on_driver
 from reliable_mq.database.sql_processes import SqlProcesses, process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
@@ -130,6 +131,8 @@ class Database:
         self.session: Callable[[], Session] = partial(Session, self.engine)
         #: returns a new session for a handler
         self.handler_session: Callable[[], HandlerSession] = partial(HandlerSession, self.engine)
+        #: for the transactions that a thread runs one after another; None: each asks the pool
+        self.series_engine = self.engine if self.url.get_backend_name() == "postgresql" else None
         #: for our rows that other programs may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         #: for single statements that only read
@@ -179,6 +182,8 @@ class Database:
             # Many rows in one INSERT. psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
+        if engine.dialect.driver == "psycopg":
+            run_on_driver(engine)
         self._watch.watch(engine)
 
     def note_processes(self, application: str, owner: Callable[[], str]) -> None:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, event
+from sqlalchemy import URL, Connection, Dialect, Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
@@ -35,6 +35,7 @@ _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
 running_session = _running.get
 """Returns the session of the handler that runs here, or None."""
+_begins_next: ContextVar[bool] = ContextVar("reliable_mq_begins_next", default=False)
 _held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
@@ -286,6 +287,17 @@ class HandlerSession(Session):
         self.is_committing, self._was_open = True, False
         super().commit()
 
+    def commit_and_begin(self) -> None:
+        """Commit. On PostgreSQL the next transaction of the connection begins with it.
+
+        That saves its BEGIN. The caller uses the connection for it at once, or gives it back.
+        """
+        chained = _begins_next.set(True)
+        try:
+            self.commit()
+        finally:
+            _begins_next.reset(chained)
+
     def rollback(self) -> None:
         """Roll back, if no handler holds the session."""
         self.refuse_if_held()
@@ -427,7 +439,11 @@ def _is_missing(error: BaseException) -> bool:
 
 def _execute(connection: Connection, statement: str) -> None:
     """Execute a statement without SQLAlchemy, which may be executing another one now."""
-    cursor = connection.connection.cursor()
+    _execute_on(connection.connection, statement)
+
+
+def _execute_on(connection: PoolProxiedConnection, statement: str) -> None:
+    cursor = connection.cursor()
     try:
         cursor.execute(statement)
     finally:
@@ -451,7 +467,10 @@ def hold_transactions_of(engine: Engine) -> None:
             # otherwise the next user of the connection would commit what is open.
             dialect.do_rollback(connection)
             raise _not_yours()
-        commit(connection)
+        if _begins_next.get() and _can_chain(dialect):
+            commit_and_chain(connection)
+        else:
+            commit(connection)
 
     def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         if _held:
@@ -474,6 +493,16 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
     dialect.do_executemany = do_executemany  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
+
+
+def commit_and_chain(connection: PoolProxiedConnection) -> None:
+    """Commit, and begin the next transaction of the connection, in one statement."""
+    _execute_on(connection, "COMMIT AND CHAIN")
+
+
+def _can_chain(dialect: Dialect) -> bool:
+    """Return whether the server knows COMMIT AND CHAIN, as PostgreSQL does since version 12."""
+    return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (12,)
 
 
 def _check(statement: str, context: Any, dialect: str) -> None:

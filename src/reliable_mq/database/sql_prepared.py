@@ -4,15 +4,27 @@ SQLAlchemy's `execute` searches the compiled text each time, by a key of every p
 statement, and supports every kind of parameter and result. That costs more processor time than the
 driver needs for the statement itself. This module keeps the text and the conversion of each
 parameter. Results of the driver are returned unchanged.
+
+Where `run_on_driver` allows it, a statement for one row runs on a cursor of the driver: its context
+and result in SQLAlchemy cost as much as the statement. This is not done where somebody else wants
+to see the statement: a listener, a log, the guard of a handler's transaction. An error goes through
+SQLAlchemy in any case, so that it is translated, and a lost connection is noticed.
 """
 
+import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
-from sqlalchemy import Connection, CursorResult, Dialect, Executable
+from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 
+from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_types import UtcDateTime
+
+_on_driver: WeakSet[Dialect] = WeakSet()
+_raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
 
 Treatment = Callable[[Any], Any]
 
@@ -33,25 +45,86 @@ class PreparedStatement:
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
         """Execute the statement; `values` has every parameter by its name."""
-        driver = connection.dialect.driver
-        if driver not in self._by_driver:
-            self._by_driver[driver] = _compiled(self._statement, connection.dialect)
-        compiled = self._by_driver[driver]
+        compiled = self._compiled_for(connection.dialect)
         if compiled is None:
             return connection.execute(self._statement, values)
-        given = {**compiled.constants, **values}
-        for name, of_utc, treat in compiled.moments:
-            moment = given[name]
-            if type(moment) is not datetime or moment.tzinfo is not UTC:
-                given[name] = None if moment is None else treat(moment)
-            elif of_utc is not None:
-                given[name] = of_utc(moment)
-        for name, treat in compiled.treatments:
-            given[name] = treat(given[name])
-        if compiled.order is None:
-            return connection.exec_driver_sql(compiled.text, given)
-        in_order = tuple(map(given.__getitem__, compiled.order))
-        return connection.exec_driver_sql(compiled.text, in_order)
+        return connection.exec_driver_sql(compiled.text, compiled.given(values))
+
+    def change(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        """Execute the statement; return the number of rows that it changed."""
+        cursor = self._executed_below(connection, values)
+        if cursor is None:
+            return self.execute(connection, values).rowcount
+        count: int = cursor.rowcount
+        cursor.close()
+        return count
+
+    def value(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        """Execute the statement; return the only value of the only row that it returns."""
+        cursor = self._executed_below(connection, values)
+        if cursor is None:
+            return self.execute(connection, values).scalar_one()
+        (value,) = cursor.fetchone()
+        cursor.close()
+        return value
+
+    def _compiled_for(self, dialect: Dialect) -> "_Compiled | None":
+        if dialect.driver not in self._by_driver:
+            self._by_driver[dialect.driver] = _compiled(self._statement, dialect)
+        return self._by_driver[dialect.driver]
+
+    def _executed_below(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        """Return a cursor of the driver that has executed the statement; None: it must not."""
+        if not _may_run_below(connection):
+            return None
+        compiled = self._compiled_for(connection.dialect)
+        if compiled is None:
+            return None
+        given = compiled.given(values)
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(compiled.text, given)
+        except BaseException as error:
+            cursor.close()
+            again = _raised.set(error)
+            try:
+                connection.exec_driver_sql(compiled.text, given)  # raises it, see `run_on_driver`
+            finally:
+                _raised.reset(again)
+            raise
+        return cursor
+
+
+def run_on_driver(engine: Engine) -> None:
+    """Allow that statements of an engine run on cursors of its driver.
+
+    An error of such a statement is raised again where SQLAlchemy calls the driver.
+    """
+    dialect = engine.dialect
+    execute = dialect.do_execute
+
+    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        error = _raised.get()
+        if error is not None:
+            raise error
+        execute(cursor, statement, parameters, context)
+
+    # This is a documented part of a dialect. The dialect belongs to this engine alone.
+    dialect.do_execute = do_execute  # type: ignore[method-assign]
+    _on_driver.add(dialect)
+
+
+def _may_run_below(connection: Connection) -> bool:
+    """Return whether nobody but the driver has to see a statement on this connection."""
+    if connection.dialect not in _on_driver or not connection.in_transaction():
+        return False
+    listeners = connection.dispatch
+    return not (
+        running_session() is not None
+        or listeners.before_cursor_execute
+        or listeners.after_cursor_execute
+        or connection.engine.logger.isEnabledFor(logging.INFO)
+    )
 
 
 class _Compiled(NamedTuple):
@@ -65,6 +138,19 @@ class _Compiled(NamedTuple):
     constants: Mapping[str, Any]
     treatments: tuple[tuple[str, Treatment], ...]
     moments: tuple[tuple[str, Treatment | None, Treatment], ...]
+
+    def given(self, values: Mapping[str, Any]) -> Any:
+        """Return the parameters as the driver wants them."""
+        given = {**self.constants, **values}
+        for name, of_utc, treat in self.moments:
+            moment = given[name]
+            if type(moment) is not datetime or moment.tzinfo is not UTC:
+                given[name] = None if moment is None else treat(moment)
+            elif of_utc is not None:
+                given[name] = of_utc(moment)
+        for name, treat in self.treatments:
+            given[name] = treat(given[name])
+        return given if self.order is None else tuple(map(given.__getitem__, self.order))
 
 
 def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:

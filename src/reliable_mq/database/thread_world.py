@@ -5,8 +5,11 @@ once. `ThreadWorld` runs its steps for `def` functions, `AsyncioWorld` for `asyn
 """
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import InvariantBroken
@@ -30,6 +33,11 @@ class ThreadWorld:
     def session(self) -> Any:
         """Return a new handler's session; enter it with `async with`."""
         return _Scope(self._database.handler_session())
+
+    def series(self) -> "ConnectionOfSeries | None":
+        """Return the connection for transactions that follow each other; None: each has its own."""
+        engine = self._database.series_engine
+        return None if engine is None else ConnectionOfSeries(engine)
 
     def async_scope(self, scope: Any) -> Any:
         """Return the transaction `scope` in a form for `async with`."""
@@ -66,6 +74,45 @@ class ThreadWorld:
     async def pause(self, seconds: float) -> None:
         """Wait for `seconds`."""
         time.sleep(seconds)
+
+
+class ConnectionOfSeries:
+    """One connection for the transactions of a series, which a thread runs one after another.
+
+    It saves the way to the pool and back. Each transaction still has its own session. On
+    PostgreSQL the commit of one also begins the next, see `commit_and_begin`.
+
+    Invariant: between two transactions it has no connection, or one that is as the pool gave it.
+
+    Args:
+        engine: the database's.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._options: Mapping[str, Any] = {}
+
+    def lend(self, session: Session) -> None:
+        """Let the transaction of a session run on the connection of the series."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            self._options = self._connection.get_execution_options()
+        session.connection(bind_arguments={"bind": self._connection})
+
+    def keep(self, *, is_needed: bool) -> None:
+        """Keep the connection after a commit if it `is_needed`, and nobody has changed it."""
+        there = self._connection
+        if there is None:
+            return
+        if not is_needed or there.invalidated or there.get_execution_options() != self._options:
+            self.release()
+
+    def release(self) -> None:
+        """Give the connection back. The next transaction of the series gets another one."""
+        there, self._connection = self._connection, None
+        if there is not None:
+            there.close()
 
 
 class _Scope(NamedTuple):

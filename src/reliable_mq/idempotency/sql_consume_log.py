@@ -247,7 +247,7 @@ class SqlConsumeLog:
     def consume(self, connection: Connection, entry: LogEntry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
         values = _this(entry) | {"at": utc_datetime(now)} | self._consumer(entry, now)
-        return self._consume.execute(connection, values).rowcount == 1
+        return self._consume.change(connection, values) == 1
 
     def fail(
         self,

@@ -104,7 +104,7 @@ class ConflictInserts:
         if columns not in self._one:
             values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
             self._one[columns] = PreparedStatement(self._either.values(values))
-        return self._one[columns].execute(connection, row).rowcount == 1
+        return self._one[columns].change(connection, row) == 1
 
     def all(self, connection: Connection, rows: Rows) -> bool:
         """See `LogInserts`."""

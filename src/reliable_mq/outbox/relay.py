@@ -203,7 +203,7 @@ class Relay:
 
     Invariant: a stub is in exactly one lane, and each lane is in the order of its rows. Threads
     may hand over their committed stubs in another order. No lease needs a look before
-    `_lease_due`.
+    `_lease_due`. A result is recorded once: it is in `unrecorded` or in the table.
 
     Args:
         owner: the relay's name as a lease owner in the table.
@@ -216,6 +216,9 @@ class Relay:
         confirm_to: returns the topic from which this database reads notices of consumer groups
             with other databases; may raise the database's errors.
         arrives_again: is called with a topic when a send succeeds after sends to it failed.
+        may_defer: keep the results of plain sends in `unrecorded` until `record` is called. A
+            consumer of the same database may have settled most of these stubs by then, and their
+            rows need not be written a third time. Default: record every batch at once.
     """
 
     def __init__(
@@ -231,6 +234,7 @@ class Relay:
         open_halves: Collection[str] = (),
         confirm_to: Callable[[], str] = str,
         arrives_again: Callable[[str], None] = lambda _topic: None,
+        may_defer: bool = False,
     ) -> None:
         self._book = book
         self._sender = sender
@@ -243,6 +247,9 @@ class Relay:
         self._confirm_to = confirm_to
         self._notice_topic = ""  # once known, it stays the same for the life of the process
         self._arrives_again = arrives_again
+        self._may_defer = may_defer
+        #: Results of sends that the table does not have yet.
+        self.unrecorded: list[SendOutcome] = []
         self._failing: set[str] = set()
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
         self._lease_due = math.inf
@@ -349,8 +356,27 @@ class Relay:
             *(stubs, self._next_time, now),
             confirm_to=self._notice_topic,
         )
-        self._book.record(outcomes, self._owner, now)
+        known = [*self.unrecorded, *outcomes]
+        if self._may_defer and self._are_plain(stubs, outcomes):
+            self.unrecorded = known
+        else:
+            self._record(known, now)
         return outcomes
+
+    def _are_plain(self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome]) -> bool:
+        """Return: nobody waits for these results. Later stubs of a key do, and ends of halves."""
+        if self._open_halves or any(stub.ordering_key for stub in stubs):
+            return False
+        return all(each.error is None and each.arrives is None for each in outcomes)
+
+    def record(self, now: float) -> None:
+        """Record what is in `unrecorded`. Raises what the table raises; then nothing is lost."""
+        if self.unrecorded:
+            self._record(self.unrecorded, now)
+
+    def _record(self, outcomes: list[SendOutcome], now: float) -> None:
+        self._book.record(outcomes, self._owner, now)
+        self.unrecorded = []
 
     def _look_at_leases(self, now: float) -> int:
         """Renew the leases of late commits; drop stubs whose lease has expired otherwise.

@@ -259,7 +259,7 @@ class StubInserts:
         if not connection.dialect.insert_returning:
             return self._ask_for_numbers(connection, rows, of_all)
         if len(rows) == 1:
-            return [self._one.execute(connection, rows[0] | of_all).scalar_one()]
+            return [self._one.value(connection, rows[0] | of_all)]
         numbers: dict[str, int] = {}
         for part in parts_of(rows, self._size_max):
             given: Any = [row | of_all for row in part]
@@ -350,7 +350,8 @@ class _Record:
     """One statement, for one row and for several.
 
     On PostgreSQL, several rows are passed as one array for each column. That costs both sides a
-    fraction of one statement for each row.
+    fraction of one statement for each row. The rows that are still ours are locked first, in the
+    order in which consumers lock them: a join has no order. Most others are settled by now.
     """
 
     def __init__(
@@ -371,9 +372,19 @@ class _Record:
         self._many = one
         self._arrays: PreparedStatement | None = None
         if dialect == "postgresql":
-            row = rows_of_arrays(types)
+            row, stub = rows_of_arrays(types), table.c
+            ours = (
+                select(stub.message_id)
+                .where(
+                    is_among(stub.message_id, "id", dialect),
+                    stub.owner == bindparam("me"),
+                )
+                .order_by(stub.message_id)
+                .with_for_update()
+                .cte("ours")
+            )
             many = _update(table, changes(table, row.c.__getitem__), row.c.id)
-            self._arrays = PreparedStatement(many)
+            self._arrays = PreparedStatement(many.where(row.c.id == ours.c.message_id))
 
     def execute(
         self, connection: Connection, rows: Sequence[dict[str, Any]], of_all: dict[str, Any]

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -31,6 +32,9 @@ GATHER_SECONDS_MAX = 0.03
 """Concurrent transactions: the relay waits a little, so that more stubs gather for its next batch.
 The wait grows with the size of the last batch. A batch costs little more than one message, here
 and in consumers. A single stub never waits. The wait is longest at about 400 stubs a second."""
+RECORD_SECONDS = 0.1
+"""How long the results of sends may wait for their statement. If the process dies within it, the
+scheduler sends these messages again after their lease: consumers suppress the duplicates."""
 
 
 class IdleBackoff:
@@ -140,6 +144,7 @@ class RelayThread:
         self._closing_by: float | None = None
         self._gather = 0.0
         self._waiting = 0
+        self._record_by = math.inf  # when the relay's results must be recorded, monotonic
         self._blocked = IdleBackoff(*BLOCKED_SECONDS)
         self._idle = IdleBackoff(*UNOWNED_SECONDS)
         self._faults = FaultLog(log, "relay")
@@ -177,6 +182,7 @@ class RelayThread:
             pause = self._work()
             # Stubs that were handed over during the work are still in the inbox: they go first.
             is_idle = self._relay.waiting == 0 and self._inbox.empty()
+            is_idle = is_idle and not self._relay.unrecorded
             if self._closing_by is not None and (is_idle or time.monotonic() >= self._closing_by):
                 return
 
@@ -201,6 +207,7 @@ class RelayThread:
             now = self._clock()
             claimed = 0 if self._unowned is None else self._claim_unowned(self._unowned, now)
             counts = self._relay.run_once(now)
+            self._record_in_time(now)
         except Exception as error:  # noqa: BLE001 - the fault log reports it
             self._faults.log_fault(error)
             return FAULT_SECONDS
@@ -215,6 +222,16 @@ class RelayThread:
             return 0.0 if counts.waiting or claimed else self._idle_pause()
         return self._blocked.pause() if counts.waiting else self._idle_pause()
 
+    def _record_in_time(self, now: float) -> None:
+        """Let the relay record its results if the oldest of them has waited long enough."""
+        ticks = time.monotonic()
+        if ticks >= self._record_by or self._closing_by is not None:
+            self._relay.record(now)
+        if not self._relay.unrecorded:
+            self._record_by = math.inf
+        elif self._record_by == math.inf:
+            self._record_by = ticks + RECORD_SECONDS
+
     def _claim_unowned(self, unowned: UnownedStubs, now: float) -> int:
         """Claim unowned stubs while there is room; return how many were claimed."""
         room = UNOWNED_MAX - self._relay.waiting
@@ -228,9 +245,13 @@ class RelayThread:
 
     def _idle_pause(self) -> float | None:
         """Return how long to wait when the relay has no stubs."""
-        if self._unowned is None:
-            return None
-        return UNOWNED_SECONDS[1] if self._is_told() else self._idle.pause()
+        pause: float | None = None
+        if self._unowned is not None:
+            pause = UNOWNED_SECONDS[1] if self._is_told() else self._idle.pause()
+        if self._record_by == math.inf:
+            return pause
+        left = max(self._record_by - time.monotonic(), BLOCKED_SECONDS[0])
+        return left if pause is None else min(pause, left)
 
 
 def gather_seconds(sent: int) -> float:

@@ -254,6 +254,40 @@ class DatabaseContract:
 
         assert self.status() is StubStatus.UNCONFIRMED
 
+    def test_a_confirmation_and_the_record_of_the_send_may_come_in_either_order(self) -> None:
+        names, place = [A, B], Position("broker-a", 3, 70_000)
+        self.write(stub(A, required_groups=("payments",)), stub(B, required_groups=("payments",)))
+        positions = dict.fromkeys(names, place)
+        sends = [SendOutcome(each, 1, 130.0, position=place) for each in names]
+
+        def confirm(*ids: str) -> None:
+            confirmation = confirmation_of(self.tables)
+            self.commit(lambda it: confirmation.confirm(it, "payments", ids, 120.0, positions))
+
+        confirm(A)
+        self.stubs.record(sends, "relay", 121.0)
+        confirm(B)
+
+        column = self.tables.stubs.c
+        facts = (column.status, column.count, column.owner, column.lease_until, column.resend_time)
+        rows = self.commit(lambda it: it.execute(select(*facts)).all())
+        assert set(map(tuple, rows)) == {(StubStatus.CONFIRMED.value, 1, None, None, None)}
+        assert [each.position for each in self.stored().values()] == [place, place]
+
+    def test_a_confirmation_does_not_touch_what_is_known_of_a_send(self) -> None:
+        self.write(stub(A, required_groups=("payments",)), stub(B, required_groups=("payments",)))
+        first, copy = Position("broker-a", 3, 7), Position("broker-b", 0, 0)
+        self.stubs.record([SendOutcome(A, 1, 130.0, position=first)], "relay", 110.0)
+        self.stubs.record([SendOutcome(B, 1, 110.0, error="no answer")], "relay", 110.0)
+
+        confirmation, positions = confirmation_of(self.tables), {A: copy, B: copy}
+        self.commit(lambda it: confirmation.confirm(it, "payments", [A, B], 120.0, positions))
+
+        assert {each.message_id: each.position for each in self.stored().values()} == {
+            A: first,
+            B: None,
+        }
+
     def test_the_same_dead_letter_is_escalated_once(self) -> None:
         self.write(stub(A))
 

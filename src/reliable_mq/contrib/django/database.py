@@ -97,6 +97,7 @@ class DjangoDatabase(Database):
             event.listen(self.joined_engine, "handle_error", self._mark_aborted)
         hold_transactions_of(self.leading_engine)
         self.handler_session = partial(DjangoSession, self.leading_engine)
+        self.series_engine = None  # Django has its own connections
 
     def follow(self) -> None:
         """Name the database that Django uses now: the test runner changes it, also after a fork."""

@@ -1,0 +1,111 @@
+"""A series on PostgreSQL: its transactions share a connection, and nothing else."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+from tests.app.lives import LONG, A, B, C, Handler, Ledger, Life, delivery, write_effect
+
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.outcomes import CONSUMED, Outcome, Retry
+
+PLACE = text("SELECT pg_backend_pid(), pg_current_xact_id()::text")
+OPEN = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND state LIKE 'idle in transaction%'"
+)
+
+
+@pytest.fixture
+def ledger(postgres_url: str) -> Iterator[Ledger]:
+    made = Ledger(postgres_url)
+    made.create(A, B, C)
+    yield made
+    made.database.close()
+
+
+def handled(url: str, handler: Handler) -> list[Outcome]:
+    """Let one life handle three messages in a series; return their outcomes."""
+
+    async def scenario() -> list[Outcome]:
+        async with Life(url, None, handler=handler, lease=LONG) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            with life.database.engine.connect() as connection:
+                assert connection.execute(OPEN).scalar_one() == 0
+            return outcomes
+
+    return asyncio.run(scenario())
+
+
+def test_transactions_of_a_series_follow_each_other_on_one_connection(
+    postgres_url: str, ledger: Ledger
+) -> None:
+    places, seen = [], []
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        seen.append(ledger.effects())  # by another connection: what is committed
+        places.append(tuple(session.execute(PLACE).one()))
+        assert isinstance(session.get_bind(), Engine)
+        write_effect(session, message)
+
+    assert handled(postgres_url, handler) == [CONSUMED] * 3
+
+    assert seen == [[], [A], [A, B]]
+    connections, transactions = zip(*places, strict=True)
+    assert (len(set(connections)), len(set(transactions))) == (1, 3)
+
+
+def test_a_commit_that_fails_in_a_series_takes_back_its_own_message_only(
+    postgres_url: str, ledger: Ledger
+) -> None:
+    with ledger.database.engine.begin() as connection:
+        connection.execute(text("DROP TABLE effects"))
+        connection.execute(
+            text("CREATE TABLE effects (id TEXT, kind TEXT UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        )
+    insert = text("INSERT INTO effects VALUES (:id, :kind)")
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        kind = "last" if message.message_id == C else "same"
+        session.execute(insert, {"id": message.message_id, "kind": kind})
+
+    first, second, third = handled(postgres_url, handler)
+
+    assert (first, third) == (CONSUMED, CONSUMED)
+    assert isinstance(second, Retry)
+    assert ledger.effects() == [A, C]
+    assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 0, 1]
+
+
+def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next_message(
+    postgres_url: str, ledger: Ledger
+) -> None:
+    found = []
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        connection = session.connection()
+        found.append(connection.get_execution_options().get("tenant"))
+        connection.execution_options(tenant=message.message_id)
+        write_effect(session, message)
+
+    assert handled(postgres_url, handler) == [CONSUMED] * 3
+
+    assert found == [None, None, None]
+    assert ledger.effects() == [A, B, C]
+
+
+def test_a_handler_that_drops_its_connection_does_not_keep_the_series_from_going_on(
+    postgres_url: str, ledger: Ledger
+) -> None:
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        write_effect(session, message)
+        if message.message_id == A:
+            session.connection().invalidate()
+
+    first, second, third = handled(postgres_url, handler)
+
+    assert isinstance(first, Retry)
+    assert (second, third) == (CONSUMED, CONSUMED)
+    assert ledger.effects() == [B, C]
