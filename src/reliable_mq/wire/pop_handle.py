@@ -85,14 +85,29 @@ def parse_handle(text: str) -> PopHandle:
     Raises:
         HandleInvalid: when a field is missing or is no number.
     """
+    cut = _cut(text)
+    if cut is None:
+        return _parse(text)
+    start, popped, invisible, revive, kind, broker, queue_id, _ = known_head(cut[0])
+    return PopHandle(start, popped, invisible, revive, kind, broker, queue_id, int(cut[1]))
+
+
+def parse_checkpoint(text: str) -> PopHandle:
+    """Return the handle in a text like `parse_handle`, but it may be without its offset.
+
+    What it says of its checkpoint is read once for all messages of one pop of a queue.
+    """
+    cut = _cut(text)
+    return _parse(text) if cut is None else known_head(cut[0])
+
+
+def _cut(text: str) -> tuple[str, str] | None:
+    """Return the parts of a handle before the offset, and the offset; None: it is not usual."""
     fields = text.count(" ") - len(_FIELDS) + 1  # behind the usual ones
     if fields not in _OFFSETS or len(text) > _KNOWN_LENGTH_MAX:
-        return _parse(text)
+        return None
     head, offset, *_ = text.rsplit(" ", fields)
-    if not offset.isdecimal() or len(offset) > _DIGITS_MAX:
-        return _parse(text)  # it tells the fault
-    start, popped, invisible, revive, kind, broker, queue_id, _ = known_head(head)
-    return PopHandle(start, popped, invisible, revive, kind, broker, queue_id, int(offset))
+    return (head, offset) if offset.isdecimal() and len(offset) <= _DIGITS_MAX else None
 
 
 def _parse(text: str) -> PopHandle:

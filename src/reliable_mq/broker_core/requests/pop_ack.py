@@ -35,7 +35,7 @@ from reliable_mq.wire.pop_handle import (
     RETRY_V2,
     HandleInvalid,
     PopHandle,
-    parse_handle,
+    parse_checkpoint,
 )
 from reliable_mq.wire.pop_headers import AckMessageHeader, ReadAckHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey
@@ -80,7 +80,7 @@ def ack_message(state: BrokerState, request: Request) -> Command | None:
             f"store:{first}~{end}",
         )
     known = header.handle if isinstance(header, ReadAckHeader) else None
-    handle = known or parse_handle(header.extra_info)
+    handle = known or parse_checkpoint(header.extra_info)
     _refuse_when_full(state)
     key = key_of(header, handle)
     if handle.is_order:
