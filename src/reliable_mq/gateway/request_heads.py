@@ -7,6 +7,7 @@ left to it. So what the others say is kept for each path, and only compared with
 import re
 from typing import NamedTuple
 
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.gateway.header_rules import why_malformed
 from reliable_mq.gateway.hpack import Headers
 
@@ -103,3 +104,13 @@ class RequestHeads:
                 runs.append((begin, at, headers[begin:at]))
             begin = at + 1
         self._kept[headers[self._path_at]] = _Kept(head, len(headers), size, runs, changing)
+
+    def invariants(self) -> None:
+        """Check the size of what is kept.
+
+        Raises:
+            InvariantBroken: when it is another one, or too large.
+        """
+        size = sum(each.size for each in self._kept.values())
+        if size != self._size or size > _KEPT_SIZE_MAX:
+            raise InvariantBroken(f"the heads have {size} bytes, not {self._size}")
