@@ -70,7 +70,7 @@ class Calls:
         self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, body: bytes
     ) -> bool:
         """Answer a call whose bytes have the usual form; return whether they have."""
-        begin = self._gateway.usual.get(name)
+        begin = None if self._teller is None else self._gateway.usual.get(name)
         begun = None if begin is None else self._begin_quickly(begin, caller, body)
         if begun is None:
             return False
@@ -85,7 +85,7 @@ class Calls:
         if refused is not None:
             self._respond(connection, stream, name, refusal(name, refused.code, str(refused)))
             return
-        begin = self._gateway.quick.get(name)
+        begin = None if self._teller is None else self._gateway.quick.get(name)
         begun = None if begin is None else self._begin_quickly(begin, caller, call)
         if begun is not None:
             self._tell(connection, stream, name, begun, caller)
