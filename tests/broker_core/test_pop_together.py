@@ -4,14 +4,25 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.broker_core.broker_world import GROUP, TOPIC, connection
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, Taken, ack_header
 
+from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.requests import pop_records
+from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ
-from reliable_mq.wire.pop_records import CHECKPOINT, CheckpointKey, PopAcks, decode_acks
+from reliable_mq.wire.pop_records import (
+    CHECKPOINT,
+    CheckpointKey,
+    PopAcks,
+    decode_acks,
+    encode_acks,
+)
 from reliable_mq.wire.properties import TAGS
 from reliable_mq.wire.record import Record
 
@@ -80,6 +91,37 @@ def test_the_records_are_those_of_acknowledgements_one_by_one() -> None:
         ]
 
     assert shown(at_once) == shown(alone)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"))
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@given(
+    st.builds(CheckpointKey, NAMES, NAMES, st.integers(0, 2**31 - 1), NUMBERS, NUMBERS, NAMES),
+    st.lists(NUMBERS, min_size=1, max_size=40).map(tuple),
+    NUMBERS,
+    st.integers(0, 7),
+)
+def test_a_record_by_its_form_has_the_bytes_of_one_that_is_encoded(
+    key: CheckpointKey, offsets: tuple[int, ...], due_ms: int, queue_id: int
+) -> None:
+    acks, out_ms = PopAcks(key, offsets), due_ms // 1000 * 1000
+    form = pop_records._ack_form(key, due_ms, out_ms, queue_id, "revive")
+    body, properties = form.record(offsets)
+    assert body == encode_acks(acks)
+    assert decode_acks(body, "") == acks
+    said = acks.tag, acks.name, "revive", due_ms, out_ms, queue_id
+    assert properties == pop_records._properties(*said)
+    code = queue_tags_code(TIMER_TOPIC, properties, 0, {})
+    is_one = len(offsets) == 1
+    assert code == (pop_records._ACK_CODE if is_one else pop_records._ACKS_CODE)
+
+
+def test_a_name_with_a_separator_is_refused() -> None:
+    key = CheckpointKey("a\x01b", GROUP, 0, 1, 2, "b")
+    with pytest.raises(MessageRefused):
+        pop_records._ack_form(key, 9, 0, 0, "revive")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -56,6 +56,9 @@ class Calls:
 
     answer_streamed = answer
 
+    def answer_usual(self, *_call: Any) -> bool:
+        return False
+
     def tell(self, _connection: Any, _stream: Stream, _telemetry: Any, command: Any) -> None:
         self.told.append(command)
 

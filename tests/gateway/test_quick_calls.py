@@ -22,7 +22,8 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply, request
-from reliable_mq.wire.pop_headers import AckMessageHeader
+from reliable_mq.wire.pop_handle import parse_handle
+from reliable_mq.wire.pop_headers import ReadAckHeader
 
 HANDLE = f"7 {2**42} 60000 3 0 b 0 7 1007"
 
@@ -86,7 +87,10 @@ class World:
         call = TYPES[f"{name}Request"](**fields)
         caller = Caller("client-1", "10.0.0.1", {}, float("inf"))
         stream: Any = name
-        self.calls.answer(self.connection, stream, name, caller, call, None)
+        data: bytes = call.SerializeToString()
+        body = b"\0" + len(data).to_bytes(4) + data
+        if not self.calls.answer_usual(self.connection, stream, name, caller, body):
+            self.calls.answer(self.connection, stream, name, caller, call, None)
 
     def acknowledge(self, *handles: str) -> None:
         entries = [{"message_id": "ID7", "receipt_handle": handle} for handle in handles]
@@ -117,9 +121,11 @@ class TestOneRequest:
         at.acknowledge(HANDLE)
         ((host, command, on_answer),) = at.broker.told
         assert (host, command.code) == ("10.0.0.1", Ask.ACK_MESSAGE)
-        assert command.ack_header == AckMessageHeader(
-            consumer_group="g", topic="orders", queue_id=0, extra_info=HANDLE, offset=7
-        )
+        header = command.ack_header
+        assert isinstance(header, ReadAckHeader)
+        assert (header.consumer_group, header.topic, header.queue_id) == ("g", "orders", 0)
+        assert (header.extra_info, header.offset) == (HANDLE, 7)
+        assert header.handle._replace(offset=7) == parse_handle(HANDLE)
         assert at.connection.answers == []
         on_answer(reply(command))
         (found,) = at.connection.answers
@@ -180,7 +186,7 @@ class TestOneRequest:
         at = await world()
         nothing = dict[int, str]()
         fault = Begun(BROKER, request(Ask.ACK_MESSAGE), lambda answer: nothing[answer.code])
-        at.gateway.quick = {"AckMessage": lambda _caller, _call: fault}
+        at.gateway.usual = {"AckMessage": lambda _caller, _body: fault}
         at.acknowledge(HANDLE)
         ((_, command, on_answer),) = at.broker.told
         on_answer(reply(command))

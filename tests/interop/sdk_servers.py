@@ -4,6 +4,7 @@
 is the same broker behind ours. `ours` is our broker with an endpoint of its own.
 """
 
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.record import iter_records
+from reliable_mq.wire.request_signature import add_signature
 
 ENDPOINTS = ("apache", "proxy", "ours")
 BROKER_SETTINGS = {
@@ -32,21 +34,40 @@ BROKER_SETTINGS = {
 _NOT_SUPPORTED = 3
 
 
+class Security(NamedTuple):
+    """How clients must come: as a user who signs, over TLS."""
+
+    user: str
+    secret: str
+    authority: Path
+    """The certificate by which the server's is known."""
+
+
 class Endpoint(NamedTuple):
-    """Where clients connect, and the broker behind it."""
+    """Where clients connect, and the broker behind it. `security`: None: everybody may come."""
 
     name: str
     address: str
     broker: str
+    security: Security | None = None
 
     @property
     def has_pop(self) -> bool:
         """Whether the broker hands out messages for a time."""
-        link = BlockingLink(self.broker, 10)
-        try:
+        with self._link() as link:
             return link.call(request(RequestCode.POP_MESSAGE)).code != _NOT_SUPPORTED
-        finally:
-            link.close()
+
+    def _link(self) -> BlockingLink:
+        """Return a connection of a tool to the broker."""
+        if self.security is None:
+            return BlockingLink(self.broker, 15)
+        user, secret, authority = self.security
+        return BlockingLink(
+            self.broker,
+            15,
+            prepare=lambda command: add_signature(command, user, secret),
+            tls=ssl.create_default_context(cafile=str(authority)),
+        )
 
     def make_topic(self, name: str, kind: str, queues: int = 4) -> None:
         """Create a topic that takes one kind of messages."""
@@ -88,11 +109,8 @@ class Endpoint(NamedTuple):
 
     def ask(self, code: int, **fields: str) -> Command:
         """Ask the broker something as a tool; the answer may be a refusal."""
-        link = BlockingLink(self.broker, 15)
-        try:
+        with self._link() as link:
             return link.call(request(code, fields))
-        finally:
-            link.close()
 
     def first_message(self, topic: str) -> str:
         """Return the broker's id of the first message in a queue of a topic; "": there is none."""
@@ -116,12 +134,9 @@ class Endpoint(NamedTuple):
         return ""
 
     def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
-        link = BlockingLink(self.broker, 10)
-        try:
+        with self._link() as link:
             answer = link.call(request(code, fields, body))
             assert answer.code == 0, (answer.code, answer.remark)
-        finally:
-            link.close()
 
 
 @contextmanager

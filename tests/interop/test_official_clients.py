@@ -1,6 +1,7 @@
 """Apache's official clients tell the same stories at Apache's proxy and at ours."""
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -122,8 +123,13 @@ class Teller(NamedTuple):
         self.endpoint.make_topic(topic, kind)
         for each in (group, f"{group}-sql"):
             self.endpoint.make_group(each, is_orderly=is_orderly, retries=retries)
+        words, variables = [self.endpoint.address, story, topic, group], dict(os.environ)
+        if (security := self.endpoint.security) is not None:
+            words += (security.user, security.secret)
+            variables["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(security.authority)
         play = subprocess.Popen(
-            [*_command(self.language, self.home), self.endpoint.address, story, topic, group],
+            [*_command(self.language, self.home), *words],
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

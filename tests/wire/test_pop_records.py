@@ -1,9 +1,19 @@
 """What brokers note about popped messages, and the handles of consumers: Apache's own bytes."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from reliable_mq.errors import RecordError
-from reliable_mq.wire.pop_handle import HandleInvalid, PopHandle, kind_of, parse_handle
+from reliable_mq.wire.pop_handle import (
+    HandleInvalid,
+    PopHandle,
+    _parse,
+    kind_of,
+    parse_checkpoint,
+    parse_handle,
+)
 from reliable_mq.wire.pop_records import (
     NO_POP,
     CheckpointKey,
@@ -110,6 +120,21 @@ def test_a_handle_is_what_it_was() -> None:
 def test_what_is_no_handle_is_refused_with_advice(text: str) -> None:
     with pytest.raises(HandleInvalid, match="pop the message again"):
         parse_handle(text)
+
+
+@pytest.mark.parametrize("end", ["", " 5", " 5 999", " 5 999 1", " -5", " " + "9" * 19, " x"])
+@pytest.mark.parametrize(
+    "head", ["0 1 2 3 1 b 4", "7 1 2 999 0 a-b 4", "0 1 2 3 1 b", "0 x 2 3 1 b 4"]
+)
+def test_what_a_handle_says_of_its_checkpoint_is_the_same_without_its_offset(
+    head: str, end: str
+) -> None:
+    def said(parse: Callable[[str], PopHandle]) -> PopHandle | None:
+        with suppress(HandleInvalid):
+            return parse(head + end)._replace(offset=None)
+        return None
+
+    assert said(parse_checkpoint) == said(parse_handle) == said(_parse)
 
 
 def test_topics_have_kinds() -> None:

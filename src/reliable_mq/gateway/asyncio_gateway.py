@@ -28,6 +28,7 @@ from reliable_mq.wire.command import Command
 
 Handle = Callable[[Caller, Any], Awaitable[Any]]
 Begin = Callable[[Caller, Any], Begun | None]
+BeginBytes = Callable[[Caller, bytes], Begun | None]
 Stream = Callable[[Caller, Any, Write], Awaitable[None]]
 
 
@@ -80,11 +81,10 @@ class Gateway:
             "QueryOffset": self._pulling.query_offset,
         }
         """The calls with one answer, by name."""
-        self.quick: dict[str, Begin] = {
-            "SendMessage": producing.begin_send,
-            "AckMessage": receipts.begin_ack,
-        }
+        self.quick: dict[str, Begin] = {"SendMessage": producing.begin_send}
         """Those of them that one request to the broker of this process may answer."""
+        self.usual: dict[str, BeginBytes] = {"AckMessage": receipts.begin_ack}
+        """The same, of calls whose bytes have the form that clients write."""
         self.streamed: dict[str, Stream] = {
             "ReceiveMessage": consuming.receive,
             "PullMessage": self._pulling.pull,

@@ -16,24 +16,22 @@ from reliable_mq.gateway import renewals
 from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.asyncio_soon import Soon
 from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
+from reliable_mq.gateway.call_body import decode_call
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
-from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized, varint
-from reliable_mq.gateway.handles import Handle, read_handle
+from reliable_mq.gateway.handles import Handle, read_handle, real_topic
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
 from reliable_mq.gateway.renewals import Due, Held
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
+from reliable_mq.gateway.usual_ack import acknowledged, usual_ack
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.pop_headers import AckMessageHeader
+from reliable_mq.wire.pop_handle import NORMAL, PopHandle
+from reliable_mq.wire.pop_headers import ReadAckHeader
 
-_RESPONSE, _RESULT = map(field_tags, ("AckMessageResponse", "AckMessageResultEntry"))
-_ENTRIES, _ID, _HANDLE = _RESPONSE["entries"], _RESULT["message_id"], _RESULT["receipt_handle"]
-_ALL_ACKNOWLEDGED = sized(_RESPONSE["status"], STATUS_OK)
-_ACKNOWLEDGED = sized(_RESULT["status"], STATUS_OK)
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 _LAST_SECONDS = 3.0
 
@@ -128,45 +126,39 @@ class Receipts:
         outcomes = [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
         return _acknowledged(call, outcomes)
 
-    def begin_ack(self, caller: Caller, call: Any) -> Begun | None:
-        """Begin an AckMessage of one message that is not renewed; None: `acknowledge` answers it.
+    def begin_ack(self, caller: Caller, body: bytes) -> Begun | None:
+        """Begin the AckMessage in a body, if it has the usual form and its message is not renewed.
 
         Raises:
-            RpcRefused: when `acknowledge` would refuse the message, or the call.
+            RpcRefused, ReliableMQError: when it cannot be done so; `acknowledge` says why.
         """
-        if len(call.entries) != 1:
+        ack = usual_ack(body)
+        if ack is None:
             return None
-        topic, group = call.topic.name, call.group.name
-        check_topic(topic)
-        check_group(group)
-        entry = call.entries[0]
-        message_id, text = entry.message_id, entry.receipt_handle
+        group, topic, entry, message_id, text, head, offset = ack
         session = self._sessions.find(caller.client_id)
         if session is not None and session.held and (group, message_id, text) in session.held:
             return None
-        handle = read_handle(text)
-        _check_fresh(handle)
-        address = self._upstream.known_master(handle.popped.broker, topic)
-        if not address or handle.popped.offset is None:
+        _check_fresh(head)
+        address = self._upstream.known_master(head.broker, topic)
+        if not address:
             return None
 
         def finish(answer: Command) -> Any:
             if answer.code != ResponseCode.SUCCESS:
                 refused = refused_by_broker(answer.code, answer.remark)
+                call = decode_call("AckMessage", body)
                 return _acknowledged(call, [(refused.code, str(refused))])
-            number, named = message_id.encode(), text.encode()
-            entry = (_ID, varint(len(number)), number, _HANDLE, varint(len(named)), named)
-            result = b"".join((*entry, _ACKNOWLEDGED))
-            data = b"".join((_ALL_ACKNOWLEDGED, _ENTRIES, varint(len(result)), result))
-            return EncodedAnswer(data, Code.OK)
+            return acknowledged(entry)
 
         command = request(RequestCode.ACK_MESSAGE)
-        command.ack_header = AckMessageHeader(
+        command.ack_header = ReadAckHeader(
             consumer_group=group,
-            topic=handle.real_topic(topic, group),
-            queue_id=handle.popped.queue_id,
+            topic=topic if head.kind == NORMAL else real_topic(head, topic, group),
+            queue_id=head.queue_id,
             extra_info=text,
-            offset=handle.popped.offset,
+            offset=offset,
+            handle=head,
         )
         return Begun(address, command, finish)
 
@@ -176,7 +168,7 @@ class Receipts:
         try:
             async with self._newest(session, group, message_id, text) as newest:
                 handle = read_handle(newest)
-                _check_fresh(handle)
+                _check_fresh(handle.popped)
                 await self.ack(topic, group, handle)
         except RpcRefused as refused:
             return refused.code, str(refused)
@@ -228,7 +220,7 @@ class Receipts:
             session = self._sessions.find(caller.client_id)
             async with self._newest(session, group, call.message_id, call.receipt_handle) as newest:
                 handle = read_handle(newest)
-                _check_fresh(handle)
+                _check_fresh(handle.popped)
                 response.receipt_handle = await self._change(topic, group, handle, invisible_ms)
         except RpcRefused as refused:
             response.status.code, response.status.message = refused.code, str(refused)
@@ -378,8 +370,8 @@ def _acknowledged(call: Any, outcomes: Sequence[tuple[Code, str]]) -> Any:
     return response
 
 
-def _check_fresh(handle: Handle) -> None:
-    if handle.popped.revive_ms <= now_ms():
+def _check_fresh(popped: PopHandle) -> None:
+    if popped.revive_ms <= now_ms():
         raise RpcRefused(
             Code.INVALID_RECEIPT_HANDLE,
             "receipt handle is expired: the message comes again; receive with a longer invisible"

@@ -1,4 +1,4 @@
-"""Who makes a call: what the headers of the call say of it. Pure.
+"""What a call is, and who makes it: what its headers say. Pure.
 
 Source: apache/rocketmq-clients `Signature.java`.
 """
@@ -6,16 +6,22 @@ Source: apache/rocketmq-clients `Signature.java`.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from reliable_mq.gateway.answer_heads import NOT_GRPC, NOT_POST
+from reliable_mq.gateway.call_body import CALLS
 from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.header_rules import is_grpc
+from reliable_mq.gateway.message_facts import SERVICE
+from reliable_mq.gateway.request_heads import RequestHead
 from reliable_mq.limits import NAME_LENGTH_MAX
 
 CLIENT_ID = b"x-mq-client-id"
 _CLIENT_ID_MAX = 2 * NAME_LENGTH_MAX
 _HEADER_SIZE_MAX = 1024
-_SENDER_SIZE_MAX = 2048  # bytes of headers that are kept for a silent connection
 _KEPT = (b"authorization", b"x-mq-date-time", b"x-mq-client-version", b"x-mq-language")
 _SECONDS = dict(zip(b"HMSmun", (3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9), strict=True))
 _DIGITS_MAX = 8
+_NAMES = {f"/{SERVICE}/{name}".encode(): name for name in (*CALLS, "Telemetry")}
+"""The names of the calls that there are, by their paths."""
 
 
 class Caller(NamedTuple):
@@ -74,30 +80,38 @@ def seconds_of(timeout: bytes | None) -> float | None:
     return int(number) * unit
 
 
-class Senders:
-    """Who makes the calls of one connection: clients say it in each call, in the same words.
+class Sender(NamedTuple):
+    """Who makes calls with the same headers. `refused`: why nobody may make them so."""
 
-    Invariant: what is kept is what the headers say that are kept beside it.
+    client_id: str
+    headers: Mapping[bytes, bytes]
+    refused: RpcRefused | None
+
+
+def sender_of(headers: Mapping[bytes, bytes]) -> Sender:
+    """Return who makes a call."""
+    kept = kept_headers(headers)
+    try:
+        return Sender(client_id_of(headers), kept, None)
+    except RpcRefused as refused:
+        return Sender("", kept, refused)
+
+
+class KindOfCall(NamedTuple):
+    """What all calls with the same head have in common.
+
+    `no_call`: the answer to a request that is no call of gRPC. `name`: "" if there is no such call.
     """
 
-    __slots__ = ("_client_id", "_headers", "_kept")
+    no_call: bytes
+    name: str
+    sender: Sender
 
-    def __init__(self) -> None:
-        self._headers: tuple[bytes | None, ...] = ()
-        self._client_id = ""
-        self._kept: dict[bytes, bytes] = {}
 
-    def of(self, headers: Mapping[bytes, bytes]) -> tuple[str, dict[bytes, bytes]]:
-        """Return the id of the client, and those headers that are looked at later.
-
-        Raises:
-            RpcRefused: when there is no id.
-        """
-        get = headers.get
-        found = get(CLIENT_ID), get(_KEPT[0]), get(_KEPT[1]), get(_KEPT[2]), get(_KEPT[3])
-        if found != self._headers:
-            client_id, kept = client_id_of(headers), kept_headers(headers)
-            if sum(map(len, filter(None, found))) > _SENDER_SIZE_MAX:
-                return client_id, kept  # too long to stay in memory while the connection is silent
-            self._client_id, self._kept, self._headers = client_id, kept, found
-        return self._client_id, self._kept
+def kind_of_call(head: RequestHead) -> KindOfCall:
+    """Return what the head of a request says of it."""
+    values = head.values
+    no_call = b"" if is_grpc(values.get(b"content-type", b"")) else NOT_GRPC
+    if not no_call and values[b":method"] != b"POST":
+        no_call = NOT_POST
+    return KindOfCall(no_call, _NAMES.get(values.get(b":path", b""), ""), sender_of(values))

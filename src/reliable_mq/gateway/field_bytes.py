@@ -96,15 +96,13 @@ def _seconds(seconds: int) -> bytes:
     return b"\x08" + varint(seconds) if seconds else b""
 
 
-@lru_cache(maxsize=1000)
-def _nanos(ms: int) -> bytes:
-    return b"\x10" + varint(ms * 1_000_000) if ms else b""
+_NANOS = [b"", *(b"\x10" + _long_varint(ms * 1_000_000) for ms in range(1, 1000))]
 
 
 def timestamp(tag: bytes, ms: int) -> bytes:
     """Return a field with a time, given in milliseconds since the epoch."""
     ms = min(max(ms, 0), _YEAR_9999_MS)
-    data = _seconds(ms // 1000) + _nanos(ms % 1000)
+    data = _seconds(ms // 1000) + _NANOS[ms % 1000]
     return b"".join((tag, _SMALL_VARINTS[len(data)], data))
 
 

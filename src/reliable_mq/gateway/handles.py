@@ -35,9 +35,14 @@ class Handle(NamedTuple):
         Raises:
             RpcRefused: when the handle names none.
         """
-        if self.popped.kind not in (NORMAL, RETRY, RETRY_V2):
-            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "the receipt handle has an unknown kind")
-        return stored_topic(topic, group, self.popped.kind)
+        return real_topic(self.popped, topic, group)
+
+
+def real_topic(popped: PopHandle, topic: str, group: str) -> str:
+    """Return `Handle.real_topic` of a handle."""
+    if popped.kind not in (NORMAL, RETRY, RETRY_V2):
+        raise RpcRefused(Code.INTERNAL_SERVER_ERROR, "the receipt handle has an unknown kind")
+    return stored_topic(topic, group, popped.kind)
 
 
 def read_handle(text: str) -> Handle:

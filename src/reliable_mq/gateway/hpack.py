@@ -6,6 +6,8 @@ itself is short: an entry of the table can be repeated by one byte.
 Source: RFC 7541.
 """
 
+import re
+
 from reliable_mq.errors import FrameError
 
 TABLE_SIZE = 4096
@@ -143,20 +145,24 @@ def plain_of(text: bytes) -> bytes:
 
 
 _STATIC_COUNT = len(_STATIC)
-_INDEXED, _NAME_INDEX = 0x7F, 0x3F  # the largest number: it goes on
+_INDEXED = 0x80
+_known_entries = re.compile(rb"[\x81-\xfe]+").match  # headers of a byte each
+_KEPT, _NAME_INDEX = 0x40, 0x3F  # the largest number of a name: it goes on
+_LENGTH = 0x7F  # the largest length of a text: it goes on
 
 
 class HeaderReader:
     """The header blocks of one connection, in their order.
 
     Invariant: `_size` is that of the entries of the table, and at most `_size_max`. No entry is
-    larger than `_largest`.
+    larger than `_largest`. `_entries` has the table, the oldest entry first, and the static one
+    behind it, the last entry first: so the entry of a number stands as far from the end.
     """
 
-    __slots__ = ("_largest", "_size", "_size_max", "_table")
+    __slots__ = ("_entries", "_largest", "_size", "_size_max")
 
     def __init__(self) -> None:
-        self._table: list[tuple[bytes, bytes]] = []  # the newest last
+        self._entries = _STATIC[::-1]
         self._size = 0
         self._size_max = TABLE_SIZE
         self._largest = _OVERHEAD + max(len(name) + len(value) for name, value in _STATIC)
@@ -171,7 +177,9 @@ class HeaderReader:
         try:
             headers, literal_size = self._read(block)
         except IndexError as error:
-            raise FrameError("a header block ends within a header") from error
+            raise FrameError(
+                "a header block ends within a header, or refers to an entry that is not there"
+            ) from error
         if len(headers) * self._largest + literal_size > LIST_SIZE_MAX:  # look closer
             size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
             if size > LIST_SIZE_MAX:
@@ -184,19 +192,18 @@ class HeaderReader:
         Each header is a byte or more, so their number needs no limit: that of the block holds.
         """
         headers: Headers = []
-        add, table = headers.append, self._table
+        entries = self._entries
         at, end, literal_size = 0, len(block), 0
         while at < end:
             first = block[at]
-            if first & 0x80:
-                if first == 0xFF:
+            if first & _INDEXED:
+                known = _known_entries(block, at)
+                if known is None:
                     index, at = self._number(block, at, 7)
+                    headers.append(self._entry(index))
                 else:
-                    index, at = first & _INDEXED, at + 1
-                if _STATIC_COUNT < index <= _STATIC_COUNT + len(table):
-                    add(table[_STATIC_COUNT - index])
-                else:
-                    add(self._entry(index))
+                    at = known.end()
+                    headers += [entries[_INDEXED - byte] for byte in known[0]]
                 continue
             if first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
@@ -207,36 +214,36 @@ class HeaderReader:
                 continue
             header, size, at = self._literal(block, first, at)
             literal_size += size
-            add(header)
+            headers.append(header)
         return headers, literal_size
 
     def _literal(self, block: bytes, first: int, at: int) -> tuple[tuple[bytes, bytes], int, int]:
         """Return a header that is not in the table, its size, and where the next one begins."""
-        is_kept = first & 0x40
-        if is_kept and first & _NAME_INDEX < _NAME_INDEX:
-            index, at = first & _NAME_INDEX, at + 1
+        if _KEPT < first < _KEPT | _NAME_INDEX:
+            name, at = self._entries[_KEPT - first][0], at + 1
         else:
-            index, at = self._number(block, at, 6 if is_kept else 4)
-        if index:
-            name = self._entry(index)[0]
+            index, at = self._number(block, at, 6 if first & _KEPT else 4)
+            if index:
+                name = self._entry(index)[0]
+            else:
+                name, at = self._text(block, at)
+        length = block[at]
+        if length < _LENGTH and at + length < len(block):  # as a rule
+            value, at = block[at + 1 : at + 1 + length], at + 1 + length
         else:
-            name, at = self._text(block, at)
-        value, at = self._text(block, at)
+            value, at = self._text(block, at)
         header, size = (name, value), len(name) + len(value)
-        if is_kept:
+        if first & _KEPT:
             self._keep(header, size + _OVERHEAD)
         return header, size, at
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
-        if 0 < index <= _STATIC_COUNT:
-            return _STATIC[index - 1]
-        at = index - _STATIC_COUNT
-        if not 0 < at <= len(self._table):
+        if not 0 < index <= len(self._entries):
             raise FrameError(f"a header refers to entry {index} of the table, which is not there")
-        return self._table[-at]
+        return self._entries[-index]
 
     def _keep(self, header: tuple[bytes, bytes], size: int) -> None:
-        self._table.append(header)
+        self._entries.insert(-_STATIC_COUNT, header)
         self._size += size
         self._largest = max(self._largest, size)
         if self._size > self._size_max:
@@ -245,10 +252,10 @@ class HeaderReader:
     def _shrink(self) -> None:
         count = 0
         while self._size > self._size_max:
-            name, value = self._table[count]
+            name, value = self._entries[count]
             self._size -= len(name) + len(value) + _OVERHEAD
             count += 1
-        del self._table[:count]
+        del self._entries[:count]
 
     @staticmethod
     def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -268,8 +275,8 @@ class HeaderReader:
     def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
         first = block[at]
         is_huffman = first & 0x80
-        if first & 0x7F < 0x7F:
-            length, at = first & 0x7F, at + 1
+        if first & _LENGTH < _LENGTH:
+            length, at = first & _LENGTH, at + 1
         else:
             length, at = self._number(block, at, 7)
         end = at + length
@@ -284,7 +291,8 @@ class HeaderReader:
         Raises:
             FrameError: when it is not that of its entries.
         """
-        sizes = [len(name) + len(value) + _OVERHEAD for name, value in self._table]
+        table = self._entries[:-_STATIC_COUNT]
+        sizes = [len(name) + len(value) + _OVERHEAD for name, value in table]
         if sum(sizes) != self._size or self._size > self._size_max:
             raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
         if max(sizes, default=0) > self._largest:

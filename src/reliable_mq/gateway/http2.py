@@ -11,7 +11,7 @@ import struct
 from collections import deque
 
 from reliable_mq.errors import FrameError, InvariantBroken
-from reliable_mq.gateway.header_rules import why_malformed, why_no_trailers
+from reliable_mq.gateway.header_rules import why_no_trailers
 from reliable_mq.gateway.hpack import HeaderReader
 from reliable_mq.gateway.http2_frames import (
     ACK,
@@ -50,6 +50,7 @@ from reliable_mq.gateway.http2_frames import (
     frame_of,
     pack_u32,
 )
+from reliable_mq.gateway.request_heads import RequestHeads
 
 _IDLE_FRAMES = 2_000.0  # so many frames without use are saved up,
 _IDLE_FRAMES_A_SECOND = 200.0  # and so many more are granted each second
@@ -82,6 +83,7 @@ class Http2Connection:
         self._has_begun = self._has_settings = False
         self._last = 0
         self._reader = HeaderReader()
+        self._heads = RequestHeads()
         self._block = bytearray()
         self._block_of: tuple[int, int] | None = None  # a stream and the flags of its headers
         self._window = 65_535
@@ -293,11 +295,12 @@ class Http2Connection:
         if self.is_going or len(self.streams) >= STREAMS_MAX:
             self._refuse(number, Http2Fault.REFUSED_STREAM, now)
             return
-        if why_malformed(headers):
+        head = self._heads.of(headers)
+        if head.why:
             self._refuse(number, Http2Fault.PROTOCOL_ERROR, now)
             return
         stream = self.streams[number] = Stream(number, self._peer_stream_window)
-        stream.headers = headers
+        stream.headers, stream.head = headers, head
         happened.append((BEGUN, stream))
         if flags & END_STREAM:
             stream.is_read = True

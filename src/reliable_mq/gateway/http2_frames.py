@@ -12,6 +12,7 @@ from typing import Final
 
 from reliable_mq.errors import FrameError
 from reliable_mq.gateway.hpack import Headers
+from reliable_mq.gateway.request_heads import RequestHead
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_SIZE = 16_384
@@ -92,7 +93,7 @@ class Stream:
     """One call of the peer, from its headers to the last byte of the answer."""
 
     __slots__ = (
-        *("body", "context", "headers", "id", "is_answered", "is_read", "is_reset"),
+        *("body", "context", "head", "headers", "id", "is_answered", "is_read", "is_reset"),
         *("on_left", "pending", "received", "trailers", "window"),
     )
 
@@ -101,6 +102,8 @@ class Stream:
         self.window = window
         """Bytes that the peer takes."""
         self.headers: Headers = []
+        self.head: RequestHead | None = None
+        """What they say."""
         self.body = bytearray()
         self.received = 0
         """Bytes of the window that the peer has used."""

@@ -36,8 +36,7 @@ _NOT_THE_USERS = RESERVED | {
 _M, _S, _DEAD = map(field_tags, ("Message", "SystemProperties", "DeadLetterQueue"))
 _NAME = field_tags("Resource")["name"]
 _USER, _SYSTEM, _BODY = _M["user_properties"], _M["system_properties"], _M["body"]
-_ID, _ENCODING, _KIND = _S["message_id"], _S["body_encoding"], _S["message_type"]
-_QUEUE, _OFFSET, _ATTEMPT = _S["queue_id"], _S["queue_offset"], _S["delivery_attempt"]
+_ID, _OFFSET, _ATTEMPT = _S["message_id"], _S["queue_offset"], _S["delivery_attempt"]
 _HANDLE = _S["receipt_handle"]
 # All of a digest before its 32 digits.
 _CHECKSUM = sized(field_tags("Digest")["checksum"], b"0" * 32)
@@ -46,9 +45,17 @@ _STORED = _S["store_timestamp"]
 _DIGEST = sized(_S["body_digest"], field_tags("Digest")["type"] + varint(_MD5) + _CHECKSUM)[:-32]
 
 
-@lru_cache(maxsize=16)
-def _store_host(packed: bytes) -> bytes:
-    return sized(_S["store_host"], address_of(*unpack_host(packed)).encode())
+@lru_cache(maxsize=1024)
+def _place(store_host: bytes, queue_id: int) -> bytes:
+    """Return the fields with the broker and the queue."""
+    host = address_of(*unpack_host(store_host)).encode()
+    return sized(_S["store_host"], host) + _S["queue_id"] + varint(queue_id)
+
+
+@lru_cache(maxsize=64)
+def _nature(encoding: int, kind: int) -> bytes:
+    """Return the fields with the encoding of a body and the kind of its message."""
+    return _S["body_encoding"] + varint(encoding) + _S["message_type"] + varint(kind)
 
 
 class PoppedMessage(NamedTuple):
@@ -134,12 +141,12 @@ def _system_of(
     parts = [
         *(_ID, varint(len(message_id)), message_id),
         *(_DIGEST, hexlify(md5(body, usedforsecurity=False).digest()).upper()),
-        *(_ENCODING, varint(encoding), _KIND, varint(kind_of(found))),
+        _nature(encoding, kind_of(found)),
         timestamp(_BORN, record.born_time_ms),
         known_text(_BORN_HOST, b"", born_host),
         timestamp(_STORED, record.store_time_ms),
-        _store_host(record.store_host),
-        *(_QUEUE, varint(record.queue_id), _OFFSET, varint(record.queue_offset)),
+        _place(record.store_host, record.queue_id),
+        *(_OFFSET, varint(record.queue_offset)),
         *(_ATTEMPT, varint(min(attempts + 1, _INT32_MAX))),
     ]
     if handle:

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from reliable_mq.access.users import User
 from reliable_mq.errors import ReliableMQError
@@ -66,6 +66,17 @@ class Calls:
         """How many calls have ended since the start, by name and the code of their answer."""
         self._has_told = False  # whether `hand_over` has something to do
 
+    def answer_usual(
+        self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, body: bytes
+    ) -> bool:
+        """Answer a call whose bytes have the usual form; return whether they have."""
+        begin = None if self._teller is None else self._gateway.usual.get(name)
+        begun = None if begin is None else self._begin_quickly(begin, caller, body)
+        if begun is None:
+            return False
+        self._tell(connection, stream, name, begun, caller)
+        return True
+
     def answer(
         self, connection: "GrpcConnection", stream: Stream, name: str, caller: Caller, call: Any,
         refused: RpcRefused | None,
@@ -74,9 +85,10 @@ class Calls:
         if refused is not None:
             self._respond(connection, stream, name, refusal(name, refused.code, str(refused)))
             return
-        teller, begun = self._teller, self._begin_quickly(name, caller, call)
-        if teller is not None and begun is not None:
-            self._tell(teller, connection, stream, name, begun, caller)
+        begin = None if self._teller is None else self._gateway.quick.get(name)
+        begun = None if begin is None else self._begin_quickly(begin, caller, call)
+        if begun is not None:
+            self._tell(connection, stream, name, begun, caller)
             return
         handle = self._gateway.unary.get(name)
         if handle is None:
@@ -87,9 +99,8 @@ class Calls:
         self._run(self._answered(connection, stream, name, handle, caller, call))
 
     def _tell(
-        self, teller: Teller, connection: "GrpcConnection", stream: Stream, name: str,
-        begun: Begun, caller: Caller,
-    ) -> None:  # fmt: skip
+        self, connection: "GrpcConnection", stream: Stream, name: str, begun: Begun, caller: Caller
+    ) -> None:
         """Tell the broker of this process what a call wants.
 
         No task waits for the answer: that would cost as much as the rest of the call.
@@ -98,14 +109,15 @@ class Calls:
         def on_answer(answer: Command | ReliableMQError) -> None:
             self._respond(connection, stream, name, _response(name, begun, answer))
 
-        teller.tell(caller.host, begun.command, ASK_SECONDS, on_answer)
+        cast("Teller", self._teller).tell(caller.host, begun.command, ASK_SECONDS, on_answer)
         self._has_told = True
 
-    def _begin_quickly(self, name: str, caller: Caller, call: Any) -> Begun | None:
+    def _begin_quickly(
+        self, begin: Callable[[Caller, Any], Begun | None], caller: Caller, call: Any
+    ) -> Begun | None:
         """Begin a call that one request to the broker of this process answers, if it is one."""
         teller = self._teller
-        begin = None if teller is None else self._gateway.quick.get(name)
-        if teller is None or begin is None:
+        if teller is None:
             return None
         acting = ACTING.set(_acting_at(caller.host))
         try:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.gateway.answer_heads import HEAD, NOT_GRPC, NOT_POST, OK, trailers_of
+from reliable_mq.gateway.answer_heads import HEAD, OK, trailers_of
 from reliable_mq.gateway.asyncio_consuming import OnLeft
-from reliable_mq.gateway.call_body import CALLS, PREFIX_SIZE, BodyRefused, decode_call, size_max_of
-from reliable_mq.gateway.caller import Caller, Senders, kept_headers, seconds_of
+from reliable_mq.gateway.call_body import PREFIX_SIZE, BodyRefused, decode_call, size_max_of
+from reliable_mq.gateway.caller import Caller, KindOfCall, kind_of_call, seconds_of
 from reliable_mq.gateway.codes import RpcRefused
-from reliable_mq.gateway.header_rules import is_grpc
 from reliable_mq.gateway.http2 import Http2Connection
 from reliable_mq.gateway.http2_frames import (
     BEGUN,
@@ -28,7 +27,8 @@ from reliable_mq.gateway.http2_frames import (
     Http2Fault,
     Stream,
 )
-from reliable_mq.gateway.message_facts import SERVICE, STREAMS
+from reliable_mq.gateway.message_facts import STREAMS
+from reliable_mq.gateway.request_heads import RequestHead
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.descriptors import is_last
@@ -47,12 +47,10 @@ REQUEST_SECONDS = 120.0
 """So long a request may take to come in whole, and a client to send its settings."""
 _CALL_SIZE = 1024  # of the headers that are kept while a call is open
 _SMALL_SIZE = 16 * 1024  # of calls that are not counted: it would cost more than it is worth
-_NAMES = {f"/{SERVICE}/{name}".encode(): name for name in (*CALLS, "Telemetry")}
-"""The names of the calls that there are, by their paths."""
-
 # Codes of gRPC itself.
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 3, 4, 8
 UNIMPLEMENTED = 12
+_NEVER = float("inf")
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -80,7 +78,6 @@ class GrpcConnection(asyncio.Protocol):
         self._running: dict[int, int] = {}  # sizes of the calls that are not answered, by stream
         self._running_size = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._senders = Senders()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection; see `ServerConnection`."""
@@ -162,21 +159,18 @@ class GrpcConnection(asyncio.Protocol):
 
     def _begun(self, stream: Stream, now: float) -> None:
         """Look at the headers of a call."""
-        headers = dict(stream.headers)
-        stream.headers = []
-        is_of_grpc = is_grpc(headers.get(b"content-type", b""))
-        if not is_of_grpc or headers[b":method"] != b"POST":
-            self._http2.end(stream, NOT_POST if is_of_grpc else NOT_GRPC)
+        head, headers = cast("RequestHead", stream.head), stream.headers
+        stream.head, stream.headers = None, []
+        kind = head.context
+        if not isinstance(kind, KindOfCall):
+            kind = head.context = kind_of_call(head)
+        if kind.no_call:
+            self._http2.end(stream, kind.no_call)
             del self._coming[stream.id]
             return
-        path = headers.get(b":path", b"")
-        name = _NAMES.get(path, "")
-        seconds = seconds_of(headers.get(b"grpc-timeout"))
-        deadline = now + seconds if seconds is not None else float("inf")
-        try:
-            (client_id, kept), refused = self._senders.of(headers), None
-        except RpcRefused as error:
-            client_id, kept, refused = "", kept_headers(headers), error
+        name, (client_id, kept, refused) = kind.name, kind.sender
+        seconds = seconds_of(head.timeout(headers))
+        deadline = now + seconds if seconds is not None else _NEVER
         caller = Caller(client_id, self._host, kept, deadline)
         if name == "Telemetry":
             if refused is not None:
@@ -186,6 +180,7 @@ class GrpcConnection(asyncio.Protocol):
         elif name:
             stream.context = (name, caller, refused)
         else:
+            path = head.values.get(b":path", b"")
             self.end(stream, UNIMPLEMENTED, f"method {path[:200]!r} is not known")
 
     def _came(self, stream: Stream) -> None:
@@ -225,7 +220,11 @@ class GrpcConnection(asyncio.Protocol):
         if len(self._running) >= STREAMS_MAX:  # a stream that is reset does not end its call
             self.end(stream, RESOURCE_EXHAUSTED, f"{STREAMS_MAX} calls are not answered yet")
             return
-        call, body = None, self._http2.take_body(stream)
+        call, body = None, bytes(self._http2.take_body(stream))
+        size = self._running[stream.id] = len(body) + _CALL_SIZE
+        self._running_size += size
+        if refused is None and self._calls.answer_usual(self, stream, name, caller, body):
+            return
         try:
             call = decode_call(name, body)
         except BodyRefused as fault:
@@ -233,8 +232,6 @@ class GrpcConnection(asyncio.Protocol):
             return
         except RpcRefused as error:
             refused = refused or error
-        size = self._running[stream.id] = len(body) + _CALL_SIZE
-        self._running_size += size
         if name in STREAMS:
             self._calls.answer_streamed(self, stream, name, caller, call, refused)
         else:

@@ -20,6 +20,7 @@ NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
 _RETRY_PREFIX, _V2_SEPARATOR = "%RETRY%", "+"
 _OF_KIND = {RETRY: "_", RETRY_V2: _V2_SEPARATOR}
 _KNOWN_LENGTH_MAX = 255
+_DIGITS_MAX = 18
 _FIELDS = ("start offset", "pop time", "invisible time", "revive queue", "kind", "broker", "queue")
 
 
@@ -84,7 +85,29 @@ def parse_handle(text: str) -> PopHandle:
     Raises:
         HandleInvalid: when a field is missing or is no number.
     """
-    return _known_handle(text) if len(text) <= _KNOWN_LENGTH_MAX else _parse(text)
+    cut = _cut(text)
+    if cut is None:
+        return _parse(text)
+    start, popped, invisible, revive, kind, broker, queue_id, _ = known_head(cut[0])
+    return PopHandle(start, popped, invisible, revive, kind, broker, queue_id, int(cut[1]))
+
+
+def parse_checkpoint(text: str) -> PopHandle:
+    """Return the handle in a text like `parse_handle`, but it may be without its offset.
+
+    What it says of its checkpoint is read once for all messages of one pop of a queue.
+    """
+    cut = _cut(text)
+    return _parse(text) if cut is None else known_head(cut[0])
+
+
+def _cut(text: str) -> tuple[str, str] | None:
+    """Return the parts of a handle before the offset, and the offset; None: it is not usual."""
+    fields = text.count(" ") - len(_FIELDS) + 1  # behind the usual ones
+    if fields not in _OFFSETS or len(text) > _KNOWN_LENGTH_MAX:
+        return None
+    head, offset, *_ = text.rsplit(" ", fields)
+    return (head, offset) if offset.isdecimal() and len(offset) <= _DIGITS_MAX else None
 
 
 def _parse(text: str) -> PopHandle:
@@ -112,24 +135,10 @@ def _number(text: str) -> int:
     return number
 
 
-def _parse_by_head(text: str) -> PopHandle:
-    """Return the handle in a text. Those of one pop differ in their ends only."""
-    fields = text.count(" ") - len(_FIELDS) + 1  # behind the usual ones
-    if fields not in _OFFSETS:
-        return _parse(text)
-    head, offset, *_ = text.rsplit(" ", fields)
-    start, popped, invisible, revive, kind, broker, queue_id, _ = _known_head(head)
-    try:
-        number = _number(offset)
-    except ValueError:
-        return _parse(text)  # it tells the fault
-    return PopHandle(start, popped, invisible, revive, kind, broker, queue_id, number)
-
-
 _OFFSETS = (1, 2)  # the one in the queue, and that in the log, which only the endpoint reads
-_known_head = lru_cache(maxsize=1024)(_parse)
-# The gRPC endpoint and the broker behind it read a handle one after the other.
-_known_handle = lru_cache(maxsize=256)(_parse_by_head)
+# The handles of one pop of a queue differ in their ends only.
+known_head = lru_cache(maxsize=1024)(_parse)
+"""Returns the handle in a text without an offset."""
 
 
 def start_offset_field(topic: str, queue_id: int, start_offset: int) -> str:

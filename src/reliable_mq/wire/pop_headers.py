@@ -7,6 +7,7 @@ Source: Apache RocketMQ `remoting.protocol.header`.
 from reliable_mq.decodable import decodable
 from reliable_mq.wire.headers import Header
 from reliable_mq.wire.java_int import I32, I64
+from reliable_mq.wire.pop_handle import PopHandle
 
 FROM_FIRST, FROM_LAST = 0, 1  # `init_mode`
 
@@ -42,6 +43,15 @@ class AckMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
     queue_id: I32
     extra_info: str
     offset: I64
+
+
+class ReadAckHeader(AckMessageHeader, frozen=True, kw_only=True):
+    """One whose handle is read already. The endpoint makes it; no peer can send it.
+
+    `handle` may be without its offset.
+    """
+
+    handle: PopHandle
 
 
 @decodable

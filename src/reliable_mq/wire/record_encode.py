@@ -6,6 +6,7 @@ topic part and the sizes before it encodes a record.
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from isal.isal_zlib import crc32
 
@@ -140,6 +141,12 @@ def _shared_fields(
         raise MessageRefused(f"a number of the batch does not fit in a record: {error}") from error
 
 
+@lru_cache(maxsize=8)
+def _head_around(shared_size: int) -> struct.Struct:
+    """Return the fields before the body, of which so many bytes are the same in all records."""
+    return struct.Struct(f">iIIiiqq{shared_size}si")
+
+
 class RecordRun:
     """Encodes records of one queue that differ only in log offset, flag, body and properties.
 
@@ -173,7 +180,7 @@ class RecordRun:
         self._shared = _shared_fields(
             sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times
         )
-        self._head = struct.Struct(f">iIIiiqq{len(self._shared)}si")
+        self._head = _head_around(len(self._shared))
 
     def encode(
         self,

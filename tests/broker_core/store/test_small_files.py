@@ -121,6 +121,20 @@ def test_slots_of_seven_days_there_and_back_share_no_place() -> None:
     assert (wheel.slot(NOW), wheel.slot(later)) == (EMPTY, Slot(2, 2, 1))
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_an_entry_is_linked_behind_the_last_one_of_its_slot(is_written: bool) -> None:
+    wheel = TimerWheel(MemoryDisk(), 1000)
+    assert wheel.link(NOW, 10, 1) == EMPTY.last
+    if is_written:
+        wheel.begin_checkpoint()()
+    assert wheel.link(NOW + 999, 20, 1) == 10
+    assert wheel.link(NOW, 30, -1) == 20
+    assert wheel.slot(NOW) == Slot(10, 30, 1)
+    later = NOW + SLOTS * 1000  # the same place, another time
+    assert wheel.link(later, 40, 1) == EMPTY.last
+    assert (wheel.slot(NOW), wheel.slot(later)) == (EMPTY, Slot(40, 40, 1))
+
+
 def test_a_checkpoint_that_was_not_written_is_written_with_the_next() -> None:
     disk = MemoryDisk()
     wheel = TimerWheel(disk, 1000)

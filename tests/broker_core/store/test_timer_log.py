@@ -30,9 +30,16 @@ def path(first: int) -> str:
     return f"{FOLDER}/{first:020d}"
 
 
+def added(log: TimerLog, new: TimerEntry) -> int:
+    """Add an entry, and return its position."""
+    position = log.room()
+    log.add(new, new.previous)
+    return position
+
+
 def filled(disk: MemoryDisk, count: int) -> tuple[TimerLog, list[int]]:
     log = TimerLog(disk, FILE_SIZE, 0)
-    positions = [log.append(entry(number)) for number in range(count)]
+    positions = [added(log, entry(number)) for number in range(count)]
     log.flush()
     return log, positions
 
@@ -41,7 +48,7 @@ def test_an_entry_has_apaches_form_and_is_read_as_it_was() -> None:
     disk = MemoryDisk()
     log = TimerLog(disk, FILE_SIZE, 0)
     assert log.is_flushed
-    assert log.append(entry(1, previous=400, magic=DELETE)) == 0
+    assert added(log, entry(1, previous=400, magic=DELETE)) == 0
     assert not log.is_flushed
     assert log.read(0) is None
     log.flush()
@@ -74,8 +81,8 @@ def test_entries_lie_one_after_another_and_never_in_two_files() -> None:
 @pytest.mark.parametrize("spare", [15, 16, 17])
 def test_an_entry_takes_the_rest_of_a_file_only_with_room_for_a_blank(spare: int) -> None:
     log = TimerLog(MemoryDisk(), 2 * SIZE + spare, 0)
-    assert log.append(entry(0)) == 0
-    assert log.append(entry(1)) == (SIZE if spare >= 16 else 2 * SIZE + spare)
+    assert added(log, entry(0)) == 0
+    assert added(log, entry(1)) == (SIZE if spare >= 16 else 2 * SIZE + spare)
 
 
 def test_each_position_tells_where_the_next_entry_begins() -> None:
@@ -114,7 +121,7 @@ def test_what_is_no_entry_is_not_read(at: int, data: bytes) -> None:
 
 def test_an_entry_may_bear_all_bits_of_its_magic() -> None:
     log = TimerLog(MemoryDisk(), FILE_SIZE, 0)
-    log.append(entry(0, magic=15))
+    added(log, entry(0, magic=15))
     log.flush()
     assert log.read(0) == entry(0, magic=15)
 
@@ -144,7 +151,7 @@ def test_a_log_opens_at_its_end_and_cuts_what_stands_behind() -> None:
     assert log.read(positions[0]) == entry(0)
     assert log.read(positions[1]) is None
     assert len(log.take_unsynced()) == 1
-    assert log.append(entry(9)) == positions[1]
+    assert added(log, entry(9)) == positions[1]
     log.flush()
     assert log.read(positions[1]) == entry(9)
 

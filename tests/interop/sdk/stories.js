@@ -6,7 +6,7 @@ const { TransactionResolution, FilterType } = require('rocketmq-client-nodejs/pr
 const WAIT_MS = 60000;
 const [endpoints, story, topic, group, accessKey, accessSecret] = process.argv.slice(2);
 const shared = { endpoints, namespace: '', requestTimeout: 10000,
-  ...(accessKey ? { sessionCredentials: { accessKey, accessSecret } } : {}) };
+  ...(accessKey ? { sslEnabled: true, sessionCredentials: { accessKey, accessSecret } } : {}) }; // over TLS
 const opened = [];
 const asked = [];
 const sleep = ms => new Promise(done => setTimeout(done, ms));

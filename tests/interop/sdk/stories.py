@@ -43,6 +43,7 @@ class Story:
     def __init__(self, endpoint: str, topic: str, group: str, user: str, secret: str) -> None:
         credentials = Credentials(user, secret) if user else Credentials()
         self.configuration = ClientConfiguration(endpoint, credentials)
+        self.secured = {"tls_enable": bool(user)}  # who signs comes over TLS
         self.topic, self.group = topic, group
         self.opened: list[Any] = []
 
@@ -52,12 +53,16 @@ class Story:
         return client
 
     def producer(self, checker: Any = None) -> Any:
-        return self.started(Producer(self.configuration, (self.topic,), checker=checker))
+        return self.started(
+            Producer(self.configuration, (self.topic,), checker=checker, **self.secured)
+        )
 
     def consumer(self, expression: FilterExpression | None = None, wait: int = 5) -> Any:
         subscription = {self.topic: expression or FilterExpression()}
         return self.started(
-            SimpleConsumer(self.configuration, self.group, subscription, await_duration=wait)
+            SimpleConsumer(
+                *(self.configuration, self.group, subscription), await_duration=wait, **self.secured
+            )
         )
 
     def received(self, consumer: Any, count: int, invisible: int) -> list[Message]:
@@ -163,7 +168,10 @@ def push(story: Story) -> dict[str, Any]:
     """A push consumer gets all messages; one fails once, and comes again."""
     listener = Listener({"body 3": 1})
     story.started(
-        PushConsumer(story.configuration, story.group, listener, {story.topic: FilterExpression()})
+        PushConsumer(
+            *(story.configuration, story.group, listener, {story.topic: FilterExpression()}),
+            **story.secured,
+        )
     )
     producer = story.producer()
     for number in range(10):
@@ -176,7 +184,10 @@ def fifo(story: Story) -> dict[str, Any]:
     """Messages of one group come in their order, also when one fails once."""
     listener = Listener({"body 2": 1})
     story.started(
-        PushConsumer(story.configuration, story.group, listener, {story.topic: FilterExpression()})
+        PushConsumer(
+            *(story.configuration, story.group, listener, {story.topic: FilterExpression()}),
+            **story.secured,
+        )
     )
     producer = story.producer()
     for number in range(6):
@@ -253,7 +264,10 @@ def dead(story: Story) -> dict[str, Any]:
     """A message that always fails goes to the dead-letter topic."""
     listener = Listener({"body 1": 100})
     story.started(
-        PushConsumer(story.configuration, story.group, listener, {story.topic: FilterExpression()})
+        PushConsumer(
+            *(story.configuration, story.group, listener, {story.topic: FilterExpression()}),
+            **story.secured,
+        )
     )
     producer = story.producer()
     producer.send(message_of(story.topic, 1))

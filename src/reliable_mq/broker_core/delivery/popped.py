@@ -225,16 +225,18 @@ class Popped:
 
     def ended(self, of: CheckpointKey, revive_ms: int, count: int) -> None:
         """Note that messages are in flight no more: acknowledged, or back in a retry topic."""
-        topic, group, queue_id = of.topic, of.group, of.queue_id
-        is_known = queue_id in self.in_flight.get((topic, group), ())
+        pair, queue_id = (of.topic, of.group), of.queue_id
+        counts = self.in_flight.get(pair)
+        is_known = counts is not None and queue_id in counts
         if not self.was_in_flight(revive_ms) or not (is_known or self.uncounted):
             return
-        self.add(topic, group, queue_id, -count)
-        counts = self.in_flight[topic, group]
-        if not counts[queue_id] or (counts[queue_id] < 0 and not self.uncounted):
+        if counts is None:
+            counts = self.in_flight[pair] = {}
+        left = counts[queue_id] = counts.get(queue_id, 0) - count
+        if not left or (left < 0 and not self.uncounted):
             del counts[queue_id]
             if not counts:
-                del self.in_flight[topic, group]
+                del self.in_flight[pair]
 
     def acknowledge(
         self, key: CheckpointKey, revive_ms: int, revive_queue: int, offsets: Sequence[int]
@@ -245,13 +247,15 @@ class Popped:
             acked = self._acked[key] = set()
             if len(self._acked) > _ACKED_MAX:
                 del self._acked[next(iter(self._acked))]
-        known = len(acked)
-        acked.update(offsets)
-        self.ended(key, revive_ms, len(acked) - known)
         acks = self.acks.get(key)
         if acks is None:
             acks = self.acks[key] = TurnAcks(revive_ms, revive_queue, {})
-        acks.offsets.update(dict.fromkeys(offsets))
+        known = len(acked)
+        for offset in offsets:
+            acked.add(offset)
+            acks.offsets[offset] = None
+        if len(acked) > known:
+            self.ended(key, revive_ms, len(acked) - known)
 
     def forget(self, *, topic: str = "", group: str = "") -> None:
         """Forget what a deleted topic or group has popped."""

@@ -35,9 +35,9 @@ from reliable_mq.wire.pop_handle import (
     RETRY_V2,
     HandleInvalid,
     PopHandle,
-    parse_handle,
+    parse_checkpoint,
 )
-from reliable_mq.wire.pop_headers import AckMessageHeader
+from reliable_mq.wire.pop_headers import AckMessageHeader, ReadAckHeader
 from reliable_mq.wire.pop_records import MESSAGES_MAX, CheckpointKey
 
 _CHECKPOINTS_ASKED_MAX = 4_096  # of one request
@@ -79,7 +79,8 @@ def ack_message(state: BrokerState, request: Request) -> Command | None:
             f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, "
             f"store:{first}~{end}",
         )
-    handle = parse_handle(header.extra_info)
+    known = header.handle if isinstance(header, ReadAckHeader) else None
+    handle = known or parse_checkpoint(header.extra_info)
     _refuse_when_full(state)
     key = key_of(header, handle)
     if handle.is_order:

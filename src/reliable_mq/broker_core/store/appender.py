@@ -198,10 +198,12 @@ class Appender:
         bodies: Sequence[bytes],
         properties: Sequence[bytes],
         now_ms: int,
+        codes: Sequence[int] | None = None,
     ) -> tuple[AppendResult, list[int]]:
         """Append messages that share the fields of `like` except these, side by side in the log.
 
         Return the place of the first message with the end of the last one, and all log offsets.
+        `codes` are those of their tags, if the caller knows them; see `queue_tags_codes`.
 
         Raises:
             MessageRefused: when a message breaks a limit of the format, or all together are longer
@@ -232,7 +234,8 @@ class Appender:
         )
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
         self._last_record = offsets[-1]
-        codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
+        if codes is None:
+            codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
         arrivals = lane.arrivals or self._open(lane, first)
         lane.next = first + len(sizes)
         arrivals.units += map(pack_unit, offsets, sizes, codes)

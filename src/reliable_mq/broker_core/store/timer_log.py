@@ -95,25 +95,21 @@ class TimerLog:
             self._files[first] = file
         return file
 
-    def append(self, entry: TimerEntry) -> int:
-        """Add an entry and return its position."""
+    def room(self) -> int:
+        """Return the position of the next entry; the caller may then call `add`."""
         rest = self._file_size - self.end % self._file_size
         if rest < SIZE + _BLANK.size:
             self.flush()
             self._write(self.end, [_BLANK.pack(rest, 0, _BLANK_MAGIC)])
             self.end += rest
-        position = self.end
-        self._gather(
-            _ENTRY.pack(
-                SIZE,
-                entry.previous,
-                entry.magic,
-                entry.taken_ms,
-                entry.slot_ms - entry.taken_ms,
-                *entry[4:],
-            )
-        )
-        return position
+        return self.end
+
+    def add(self, entry: TimerEntry, previous: int) -> None:
+        """Add an entry at the position from `room`; `previous` is that of the one before it."""
+        _, magic, taken_ms, slot_ms, place, size, hashed, due_ms = entry
+        delay_ms = slot_ms - taken_ms
+        fields = previous, magic, taken_ms, delay_ms, place, size, hashed, due_ms
+        self._gather(_ENTRY.pack(SIZE, *fields))
 
     def _gather(self, data: bytes) -> None:
         self._gathered.append(data)

@@ -218,14 +218,9 @@ class TimerStore:
 
     def add_entry(self, entry: TimerEntry) -> int:
         """Add an entry to its slot's chain; return its position. The caller must call `flush`."""
-        slot = self._wheel.slot(entry.slot_ms)
-        position = self._log.append(TimerEntry(slot.last, *entry[1:]))
-        self._link(entry, position, slot)
+        position = self._log.room()
+        self._log.add(entry, self._wheel.link(entry.slot_ms, position, _change(entry)))
         return position
-
-    def _link(self, entry: TimerEntry, position: int, slot: Slot) -> None:
-        first = position if slot.first < 0 else slot.first
-        self._wheel.set_slot(entry.slot_ms, Slot(first, position, slot.waiting + _change(entry)))
 
     def flush(self) -> None:
         """Write the new entries."""

@@ -25,6 +25,9 @@ _TIME = struct.Struct(">q24x")
 _LOOK = 2048  # slots read at once
 
 
+_Fields = tuple[int, int, int, int, int]  # as in the file
+
+
 class Slot(NamedTuple):
     """A chain of entries: positions of the first and the last one, and the number of entries."""
 
@@ -55,22 +58,40 @@ class TimerWheel:
             )
         self._precision_ms = precision_ms
         self._file: DiskFile = disk.open(PATH, SLOTS * _SLOT.size)
-        self._changed: dict[int, bytes] = {}  # by slot number
-        self._leaving: dict[int, bytes] = {}  # slots that a checkpoint is writing
+        self._changed: dict[int, _Fields] = {}  # by slot number
+        self._leaving: dict[int, _Fields] = {}  # slots that a checkpoint is writing
 
     def slot(self, slot_ms: int) -> Slot:
         """Return the slot of a time."""
         units = slot_ms // self._precision_ms
-        number = units % SLOTS
-        data = self._changed.get(number) or self._leaving.get(number)
-        at = number * _SLOT.size
-        time, first, last, count, _ = _SLOT.unpack(data or self._file.read(at, _SLOT.size))
+        time, first, last, count, _ = self._fields(units % SLOTS)
         return Slot(first, last, count) if time == units else EMPTY
+
+    def _fields(self, number: int) -> _Fields:
+        known = self._changed.get(number) or self._leaving.get(number)
+        return known or _SLOT.unpack(self._file.read(number * _SLOT.size, _SLOT.size))
 
     def set_slot(self, slot_ms: int, slot: Slot) -> None:
         """Set the slot of a time; it replaces an older time with the same slot number."""
         units = slot_ms // self._precision_ms
-        self._changed[units % SLOTS] = _SLOT.pack(units, *slot, 0)
+        self._changed[units % SLOTS] = (units, *slot, 0)
+
+    def link(self, slot_ms: int, position: int, change: int) -> int:
+        """Let the entry at a position be the last one of a slot; return that of the one before.
+
+        Args:
+            slot_ms: the time of the slot.
+            position: in the timer log.
+            change: in the number of entries that wait.
+        """
+        units = slot_ms // self._precision_ms
+        number = units % SLOTS
+        time, first, last, count, _ = self._fields(number)
+        if time != units:
+            first, last, count = EMPTY
+        first = position if first < 0 else first
+        self._changed[number] = (units, first, position, count + change, 0)
+        return last
 
     def next_used(self, slot_ms: int, until_ms: int) -> int:
         """Return the first time from `slot_ms` on with a used slot, at most `until_ms`.
@@ -95,7 +116,7 @@ class TimerWheel:
         def work() -> None:
             if not leaving:
                 return
-            for at, parts in _runs(leaving):
+            for at, parts in _runs({at: _SLOT.pack(*fields) for at, fields in leaving.items()}):
                 self._file.write(at, parts)
             self._file.sync()
             self._leaving = {}
