@@ -19,7 +19,12 @@ from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
-from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode, HeldConnection
+from reliable_mq.runtime.connection_roles import (
+    ConnectionOwner,
+    Decoder,
+    HeldConnection,
+    plain_decoder,
+)
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
 from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
@@ -27,7 +32,6 @@ from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate
 from reliable_mq.runtime.tls_settings import TlsMode
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.command import decode_request
 from reliable_mq.wire.long_frame import AnyFrame
 
 log = limited_log(__name__)
@@ -82,7 +86,7 @@ class Listener:
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.is_held_back = False  # whether what waits for a turn waits for `go_on`, too
-        self.decode: Decode = decode_request
+        self.decoder: Decoder = plain_decoder
         self.port = 0
         self.grpc_port = 0  # of this process, for peers that take this port for it
         self.ips: list[str] = []  # the addresses at which it listens
@@ -166,18 +170,19 @@ class Listener:
         """How many connections were refused since the start, by the limit; see `Admission`."""
         return self._admission.refused
 
-    async def serve(self, decode: Decode = decode_request) -> None:
+    async def serve(self, decoder: Decoder = plain_decoder) -> None:
         """Begin to accept connections. The owner must be ready for commands.
 
         Args:
-            decode: makes a command of a frame. Default: sends and pulls have no other fields.
+            decoder: makes what decodes the frames of a connection. Default: sends and pulls have
+                no other fields.
 
         Raises:
             AddressRefused: when another process has taken the address meanwhile.
         """
         if not self._acceptors:
             raise InvariantBroken("serve() was called before bind()")
-        self.decode = decode
+        self.decoder = decoder
         try:
             for acceptor in self._acceptors:
                 acceptor.start()
