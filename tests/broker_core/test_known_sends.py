@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, connection
@@ -223,7 +225,7 @@ CHANGES = (
     topic_change(6, 2),
     topic_change(6, QUEUES),
     admin(RequestCode.DELETE_TOPIC_IN_BROKER, topic=TOPIC),
-    admin(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=100\n"),
+    admin(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=40\n"),
     admin(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessagesPerSecondOfTopic=3\n"),
     admin(RequestCode.UPDATE_BROKER_CONFIG, b"enableTopicMessageTypeCheck=true\n"),
     admin(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=3),
@@ -248,7 +250,23 @@ def alike(count: int, kind: int = JSON, **changes: Any) -> list[bytes]:
     ]
 
 
-BURSTS = st.builds(alike, st.integers(1, 12), st.sampled_from((JSON, ROCKETMQ)))
+ODD: tuple[dict[str, Any], ...] = (
+    {},
+    {"m": "true"},
+    {"f": "4"},
+    {"f": "48"},
+    {"flag": 2},
+    {"flag": 1},
+    {"h": "5", "j": "3"},
+    {"b": NARROW, "e": "0"},
+    {"i": f"UNIQ_KEY\x01{KEY}1\x02DELAY\x013\x02"},
+)
+BURSTS = st.builds(
+    lambda count, kind, odd: alike(count, kind, **odd),
+    st.integers(1, 12),
+    st.sampled_from((JSON, ROCKETMQ)),
+    st.just({}) | st.sampled_from(ODD),
+)
 STEPS = st.one_of(
     st.tuples(st.just("read"), st.integers(1, 2), st.lists(frames(), min_size=1, max_size=12)),
     st.tuples(st.just("read"), st.just(1), BURSTS),
@@ -281,7 +299,46 @@ def test_any_history_leaves_the_same_bytes_whether_sends_are_recognised_or_not(
         play(steps)
 
 
-def play(steps: list[tuple[str, int, list[bytes]]]) -> None:
+Story = list[tuple[str, int, list[bytes]]]
+
+
+@pytest.mark.parametrize("few", [1, known_sends.FEW])
+@pytest.mark.parametrize("change", range(len(CHANGES)))
+def test_a_change_counts_for_the_next_send_of_a_known_shape(change: int, few: int) -> None:
+    story: Story = [
+        ("read", 1, alike(12)),
+        ("read", 1, [*alike(6), CHANGES[change], *alike(6)]),
+        ("turn", 0, []),
+        ("read", 1, alike(12)),
+        ("time", 300, []),
+        ("read", 1, alike(12)),
+    ]
+    with patch.object(known_sends, "FEW", few):
+        play(story)
+
+
+@pytest.mark.parametrize("few", [1, known_sends.FEW])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+def test_a_shape_of_every_kind_leaves_the_same_bytes(
+    kind: int, odd: dict[str, Any], few: int
+) -> None:
+    mixed = list(chain(*zip(alike(9, kind), alike(9, kind, h="9"), strict=True)))
+    story: Story = [
+        *(("read", 1, [each]) for each in alike(4, kind, **odd)),
+        ("read", 1, alike(9, kind, **odd)),
+        ("turn", 0, []),
+        ("full", 1, []),
+        ("read", 1, alike(9, kind, **odd)),
+        ("full", 0, []),
+        *(("read", 1, [each]) for each in mixed[:4]),
+        ("read", 1, [*mixed, *alike(3, 1 - kind)]),
+    ]
+    with patch.object(known_sends, "FEW", few):
+        play(story)
+
+
+def play(steps: Story) -> None:
     """Play steps at a broker that recognises sends, and at one that does not, and compare."""
     sides = Side(knows=True), Side(knows=False)
     warm = ("read", 1, [*alike(3), *alike(3, ROCKETMQ)])
@@ -289,6 +346,8 @@ def play(steps: list[tuple[str, int, list[bytes]]]) -> None:
         for side in sides:
             if verb == "turn":
                 side.end_turn()
+            if verb == "full":
+                side.world.state.pressure.note_room(has_room=not number)
             if verb == "time":
                 side.world.now_ms += number
                 side.world.core.tick(side.world.now_ms)
@@ -318,7 +377,7 @@ def test_a_send_that_wants_no_answer_gets_none() -> None:
 def test_sends_that_do_not_fit_into_a_file_of_the_log_are_stored_as_if_they_came_alone() -> None:
     sides = Side(knows=True), Side(knows=False)
     many = [
-        send_frame(100 + n, body=bytes(7_000), e=str(n % 10), i=PROPERTIES[0].format(key=KEYS[0]))
+        send_frame(100 + n, body=bytes(6_500), e=str(n % 10), i=PROPERTIES[0].format(key=KEYS[0]))
         for n in range(60)
     ]
     for side in sides:

@@ -131,6 +131,7 @@ def test_a_number_with_a_needless_zero_is_not_of_the_shape() -> None:
         (b'"opaque":7', b'"opaque":1234567890'),
         (b"UNIQ_KEY", b"uniq_key"),
         (b"0123456789ABCDEF", b"0123-456-789-ABC"),
+        (b'"h":"0"', b'"\x80":"0"'),
     ],
 )
 def test_a_header_in_which_a_place_may_mean_something_else_has_no_shape(

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.errors import FrameError
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_command, decode_request
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, header_info
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
@@ -248,14 +249,17 @@ def shape_of(frame: Frame) -> SendShape | None:
     places = _places_in(frame)
     if len(places) < len(_JSON_PLACES):
         return None
-    command = decode_command(frame)
     try:
-        header = SendMessageHeaderV2.decode(command.ext_fields)
-    except HeaderInvalid:
+        command = decode_request(frame)
+        shape = SendShape(frame, places, _header_of(command), command.flag)
+        tried = (frame, _with_other_values(frame, places))
+        return shape if all(_reads_right(shape, each) for each in tried) else None
+    except (FrameError, HeaderInvalid):
         return None
-    shape = SendShape(frame, places, header, command.flag)
-    tried = (frame, _with_other_values(frame, places))
-    return shape if all(_reads_right(shape, each) for each in tried) else None
+
+
+def _header_of(command: Command) -> SendMessageHeaderV2:
+    return command.send_header or SendMessageHeaderV2.decode(command.ext_fields)
 
 
 def _reads_right(shape: SendShape, frame: Frame) -> bool:
@@ -265,9 +269,8 @@ def _reads_right(shape: SendShape, frame: Frame) -> bool:
     if sends is None or command.code != _SEND:
         return False
     queue_id, born_time_ms, key, opaque = shape.fields(sends.values[0])
-    header = command.send_header or SendMessageHeaderV2.decode(command.ext_fields)
     read = opaque, shape.flag, shape.header_with(queue_id, born_time_ms, key)
-    return read == (command.opaque, command.flag, header)
+    return read == (command.opaque, command.flag, _header_of(command))
 
 
 class SendShapes:

@@ -10,7 +10,7 @@ from reliable_mq.broker_core.requests.send import is_plain, plain_lane
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.errors import StoreError
-from reliable_mq.wire.command import ONE_WAY_FLAG
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends, SendShape
 from reliable_mq.wire.record_encode import RecordForm
 
@@ -104,8 +104,9 @@ def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm 
     """
     header, (before, after) = shape.header, shape.properties
     properties = (header.properties or "").encode()
-    is_taken = is_plain(state, header.sys_flag, properties)
-    if header.batch or not is_taken or topic_fault(header.topic):
+    if header.batch or shape.flag & REPLY_FLAG or topic_fault(header.topic):
+        return None
+    if not is_plain(state, header.sys_flag, properties):
         return None
     parts = before.encode(), after.encode() + state.broker_properties
     return RecordForm(
