@@ -6,7 +6,6 @@ topic part and the sizes before it encodes a record.
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
 
 from isal.isal_zlib import crc32
 
@@ -204,39 +203,50 @@ class RecordForm:
 
     def encode(
         self,
-        sizes: Sequence[int],
+        sizes: Iterable[int],
         queue_ids: Iterable[int],
         queue_offsets: Iterable[int],
-        commit_log_offsets: Iterable[int],
+        offsets: Iterable[int],
         born_times_ms: Iterable[int],
         store_time_ms: int,
-        bodies: Sequence[bytes],
+        bodies: Iterable[bytes],
         keys: Iterable[bytes],
     ) -> bytes:
         """Return the stored bytes of messages, one after another (a broker's hot path).
 
         What differs comes in columns; the others are of `self`, or the same for all.
         """
-        heads = map(
-            self._pack,
-            sizes,
-            repeat(self._magic),
-            map(CRC_MASK.__and__, map(crc32, bodies)),
-            queue_ids,
-            repeat(self._flag),
-            queue_offsets,
-            commit_log_offsets,
-            repeat(self._sys_flag),
-            born_times_ms,
-            repeat(self._born_host),
-            repeat(store_time_ms),
-            repeat(self._store_host),
-            repeat(self._reconsume_times),
-            repeat(0),
-            map(len, bodies),
-        )
-        before, after = repeat(self._before_key), repeat(self._after_key)
-        return b"".join(chain.from_iterable(zip(heads, bodies, before, keys, after)))  # noqa: B905
+        pack, magic, flag, sys_flag = self._pack, self._magic, self._flag, self._sys_flag
+        born_host, store_host, times = self._born_host, self._store_host, self._reconsume_times
+        before_key, after_key = self._before_key, self._after_key
+        parts: list[bytes] = []
+        for size, queue_id, number, offset, born_time_ms, body, key in zip(
+            sizes, queue_ids, queue_offsets, offsets, born_times_ms, bodies, keys, strict=True
+        ):
+            parts += (
+                pack(
+                    size,
+                    magic,
+                    crc32(body) & CRC_MASK,
+                    queue_id,
+                    flag,
+                    number,
+                    offset,
+                    sys_flag,
+                    born_time_ms,
+                    born_host,
+                    store_time_ms,
+                    store_host,
+                    times,
+                    0,
+                    len(body),
+                ),
+                body,
+                before_key,
+                key,
+                after_key,
+            )
+        return b"".join(parts)
 
 
 class RecordRun:
