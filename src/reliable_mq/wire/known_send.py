@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.errors import FrameError
+from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, header_info
@@ -105,6 +105,7 @@ class SendShape:
     Attributes:
         properties: the text before and behind the unique key.
         form: how the records of such messages are written.
+        size: of a header.
     """
 
     __slots__ = (
@@ -118,6 +119,7 @@ class SendShape:
         "header",
         "properties",
         "serialize_type",
+        "size",
     )
 
     form: RecordForm
@@ -129,7 +131,8 @@ class SendShape:
         for begin, end in (*places, (len(frame.header), len(frame.header))):
             sizes += [begin - at, end - begin]
             at = end
-        self._unpack = struct.Struct("".join(f"{size}s" for size in sizes[:-1])).unpack_from
+        places_and_constants = struct.Struct("".join(f"{size}s" for size in sizes[:-1]))
+        self.size, self._unpack = places_and_constants.size, places_and_constants.unpack_from
         values = self._unpack(frame.header)
         self._constants = values[::2]
         self.serialize_type = frame.serialize_type
@@ -276,6 +279,8 @@ def _reads_right(shape: SendShape, frame: Frame) -> bool:
 class SendShapes:
     """The shapes of the sends of one connection.
 
+    Invariant W5: they are few and small, and each is tried on headers of its own size and form.
+
     Args:
         form_of: how records of a shape are written; None: each of them needs more than that.
     """
@@ -286,6 +291,17 @@ class SendShapes:
         self._form_of = form_of
         self._shapes: dict[int, SendShape] = {}  # by header info: size and form
         self._unknown = 0  # sends of no known shape
+
+    def invariants(self) -> None:
+        """Check W5.
+
+        Raises:
+            InvariantBroken: when there are too many shapes, or one is under another's header info.
+        """
+        sizes = {info & 0xFFFFFF: shape.size for info, shape in self._shapes.items()}
+        is_limited = len(self._shapes) <= _SHAPES_MAX and max(sizes, default=0) <= _HEADER_SIZE_MAX
+        if not is_limited or any(known != size for known, size in sizes.items()):
+            raise InvariantBroken(f"W5: shapes of headers of these sizes: {sizes}")
 
     def recognise(
         self,

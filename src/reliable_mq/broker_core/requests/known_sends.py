@@ -108,6 +108,7 @@ def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm 
         return None
     if not is_plain(state, header.sys_flag, properties):
         return None
+    # The broker's own properties, its address and the peer's stay as long as the connection.
     parts = before.encode(), after.encode() + state.broker_properties
     return RecordForm(
         header.topic.encode(),
