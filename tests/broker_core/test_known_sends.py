@@ -38,9 +38,9 @@ class Side:
 
     def _reader(self, of: int) -> tuple[Any, Any]:
         if of not in self._readers:
-            recognise, decode = self.world.core.decoder(connection(of).host)
+            known, decode = self.world.core.decoder(connection(of).host)
             self._readers[of] = (
-                (FrameReader(64, recognise), decode)
+                (FrameReader(64, known), decode)
                 if self.knows
                 else (FrameReader(64), decode_request)
             )

@@ -68,8 +68,8 @@ class Link:
         # Sends come one by one. Those of half of the links are stored as columns all the same.
         known_sends.FEW = 1 if self.connection.id % 2 else 4
         if self._reader is None:
-            recognise, self._decode = core.decoder(self.connection.host)
-            self._reader = FrameReader(sys.maxsize, recognise)
+            known, self._decode = core.decoder(self.connection.host)
+            self._reader = FrameReader(sys.maxsize, known)
         for each in self._reader.feed(data):
             if isinstance(each, Frame):
                 yield [decode_command(each)], self._decode(each)

@@ -55,7 +55,7 @@ class Peer:
             return form
 
         self.shapes = SendShapes(form_of)
-        self.reader: FrameReader[Command] = FrameReader(1_000, self.shapes.recognise)
+        self.reader: FrameReader[Command] = FrameReader(1_000, self.shapes.known)
 
     def feed(self, *frames: Frame) -> list[Command]:
         cut = self.reader.feed(b"".join(map(bytes_of, frames)))

@@ -74,7 +74,7 @@ from reliable_mq.wire.command import (
     decode_request,
     decode_signed_request,
 )
-from reliable_mq.wire.frame import Frame, Recognise, recognise_nothing
+from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.known_send import KnownSends, SendShapes
 from reliable_mq.wire.record import pack_host
 
@@ -258,15 +258,15 @@ class BrokerCore:
         self.state.stand_in.end()
         self.state.locks = OrderLocks(self.state.config.lock_lifetime_ms)
 
-    def decoder(self, host: bytes) -> tuple[Recognise[Command], Callable[[Frame], Command]]:
+    def decoder(self, host: bytes) -> tuple[Known[Command], Callable[[Frame], Command]]:
         """Return what recognises frames of a new connection from a packed host, and decodes others.
 
         Sends of a known shape are not recognised where each request must be asked about.
         """
         if self._unwatched is None:
-            return recognise_nothing, self.decode
+            return {}, self.decode
         shapes = SendShapes(partial(plain_form, self.state, host))
-        return shapes.recognise, shapes.decode
+        return shapes.known, shapes.decode
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.wire.command import Command, decode_request
-from reliable_mq.wire.frame import Frame, Recognise, recognise_nothing
+from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.long_frame import AnyFrame
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.server_connection import TurnShares
 
 Decode = Callable[[Frame], Command]
-Decoder = Callable[[bytes], tuple[Recognise[Command], Decode]]
+Decoder = Callable[[bytes], tuple[Known[Command], Decode]]
 """Returns what recognises frames of a new connection from a packed host, and decodes the others."""
 
 
-def plain_decoder(_host: bytes) -> tuple[Recognise[Command], Decode]:
+def plain_decoder(_host: bytes) -> tuple[Known[Command], Decode]:
     """Decode each frame without a memory of earlier ones."""
-    return recognise_nothing, decode_request
+    return {}, decode_request
 
 
 class ConnectionOwner(Protocol):

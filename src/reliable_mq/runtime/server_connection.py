@@ -32,7 +32,7 @@ from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.runtime.wrong_ports import at_remoting_port, refuse, tell
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command, decode_request
-from reliable_mq.wire.frame import Frame, FrameReader, recognise_nothing
+from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
 from reliable_mq.wire.record import pack_host
 
@@ -225,7 +225,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_admitted = is_admitted  # whether it counts for no limit of connections
         self._small_answers = owner.small_answers
         self._decode: Decode = decode_request
-        self._reader: FrameReader[Command] = FrameReader(_READ_AT_ONCE, recognise_nothing)
+        self._reader: FrameReader[Command] = FrameReader(_READ_AT_ONCE, {})
         self._loop = asyncio.get_running_loop()
         self._last_used = self._loop.time()
         self._is_told = False  # whether the log has the reason of the end
@@ -260,8 +260,8 @@ class ServerConnection(asyncio.Protocol):
             return
         host = pack_host(ip, peer[1])
         self._connection = PeerConnection(number, host, f"{ip}:{peer[1]}", self._is_admitted)
-        recognise, self._decode = self._listener.decoder(host)
-        self._reader = FrameReader(_READ_AT_ONCE, recognise)
+        known, self._decode = self._listener.decoder(host)
+        self._reader = FrameReader(_READ_AT_ONCE, known)
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
 
     def secured(self, transport: asyncio.Transport) -> None:

@@ -11,7 +11,8 @@ Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Generic, Never, TypeVar, overload
 
 import msgspec
@@ -45,19 +46,14 @@ def header_info(frame: Frame) -> int:
 
 
 T = TypeVar("T")
-Recognise = Callable[[int, bytes, int, int, int, T | Frame | None], T | None]
+Recognise = Callable[[bytes, int, int, int, T | Frame | None], T | None]
 """Returns what stands for a frame; None: the frame itself.
 
-It receives the header info, the bytes received, where in them the header begins and ends, where the
-frame ends, and what stands for the frame before. If that now stands for this frame, too, it is
-returned again.
+It receives the bytes that came, where in them the header begins and ends, where the frame ends, and
+what stands for the frame before. If that now stands for this frame, too, it is returned again.
 """
-
-
-def recognise_nothing(
-    _info: int, _data: bytes, _header_at: int, _body_at: int, _end: int, _before: object
-) -> None:
-    """Let every frame stand for itself."""
+Known = Mapping[int, Recognise[T]]
+"""What recognises frames, by their header info; it may change between two frames."""
 
 
 class FrameReader(Generic[T]):
@@ -69,13 +65,13 @@ class FrameReader(Generic[T]):
 
     Args:
         frames_max: frames that are cut at once. To cut thousands takes milliseconds.
-        recognise: says what stands for a frame. Default: each stands for itself.
+        known: recognises frames. Default: each frame stands for itself.
     """
 
     __slots__ = (
         "_frames_max",
         "_kept",
-        "_recognise",
+        "_known",
         "_uncut_at",
         "_wanted",
         "count",
@@ -87,13 +83,13 @@ class FrameReader(Generic[T]):
     def __init__(self: "FrameReader[Never]", frames_max: int = sys.maxsize) -> None: ...
 
     @overload
-    def __init__(self, frames_max: int, recognise: Recognise[T]) -> None: ...
+    def __init__(self, frames_max: int, known: Known[T]) -> None: ...
 
     def __init__(
-        self, frames_max: int = sys.maxsize, recognise: Recognise[T] = recognise_nothing
+        self, frames_max: int = sys.maxsize, known: Known[T] = MappingProxyType({})
     ) -> None:
         self._frames_max = frames_max
-        self._recognise = recognise
+        self._known = known
         self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
         self._wanted = 0  # no frame is complete before this many bytes are kept
         #: bytes that were not cut yet, and perhaps those before them; see `cut_more`
@@ -137,7 +133,7 @@ class FrameReader(Generic[T]):
     def _cut(self, data: bytes, at: int) -> list[Frame | T]:
         frames: list[Frame | T] = []
         last: Frame | T | None = None
-        available, recognise, left = len(data), self._recognise, self._frames_max
+        available, known, left = len(data), self._known, self._frames_max
         while available - at >= HEAD_SIZE:
             if not left:
                 self.uncut, self._uncut_at = data, at
@@ -157,7 +153,8 @@ class FrameReader(Generic[T]):
             if end > available:
                 self._wanted = end - at
                 break
-            made = recognise(header_info, data, header_at, body_at, end, last)
+            recognise = known.get(header_info)
+            made = recognise and recognise(data, header_at, body_at, end, last)
             if made is None:
                 last = Frame(header_info >> 24, data[header_at:body_at], data[body_at:end])
                 frames.append(last)

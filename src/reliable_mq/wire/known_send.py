@@ -18,7 +18,7 @@ import msgspec
 from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, header_info
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, Recognise, header_info
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
 
@@ -168,17 +168,13 @@ class SendShape:
             return None
         if self._is_json:
             queue, time, key, opaque = values[1::2]
-            is_sound = opaque.isdigit() and opaque >= self._least_opaque
+            numbers = queue + time + opaque
+            is_written_so = numbers.isdigit() and opaque >= self._least_opaque
         else:
-            _, queue, time, key = values[1::2]
-            is_sound = True  # four bytes are a number
-        if not (
-            is_sound
-            and (queue + time).isdigit()
-            and queue >= self._least_queue
-            and time >= _FIRST_TIME
-            and key.isalnum()
-        ):
+            _, queue, time, key = values[1::2]  # any four bytes are an opaque
+            is_written_so = (queue + time).isdigit()
+        is_written_so = is_written_so and queue >= self._least_queue and time >= _FIRST_TIME
+        if not (is_written_so and key.isalnum()):
             return None
         if isinstance(before, KnownSends) and before.shape is self:
             before.values.append(values)
@@ -283,13 +279,17 @@ class SendShapes:
 
     Args:
         form_of: how records of a shape are written; None: each of them needs more than that.
+
+    Attributes:
+        known: `SendShape.take` of each shape, for `FrameReader`.
     """
 
-    __slots__ = ("_form_of", "_shapes", "_unknown")
+    __slots__ = ("_form_of", "_shapes", "_unknown", "known")
 
     def __init__(self, form_of: Callable[[SendShape], RecordForm | None]) -> None:
         self._form_of = form_of
         self._shapes: dict[int, SendShape] = {}  # by header info: size and form
+        self.known: dict[int, Recognise[Command]] = {}
         self._unknown = 0  # sends of no known shape
 
     def invariants(self) -> None:
@@ -302,19 +302,6 @@ class SendShapes:
         is_limited = len(self._shapes) <= _SHAPES_MAX and max(sizes, default=0) <= _HEADER_SIZE_MAX
         if not is_limited or any(known != size for known, size in sizes.items()):
             raise InvariantBroken(f"W5: shapes of headers of these sizes: {sizes}")
-
-    def recognise(
-        self,
-        header_info: int,
-        data: bytes,
-        header_at: int,
-        body_at: int,
-        end: int,
-        before: Command | Frame | None,
-    ) -> KnownSends | None:
-        """Return the sends to which a frame belongs; None: no shape of its header is known."""
-        shape = self._shapes.get(header_info)
-        return shape.take(data, header_at, body_at, end, before) if shape is not None else None
 
     def decode(self, frame: Frame) -> Command:
         """Return the command in a frame that was not recognised, and learn from it.
@@ -339,4 +326,6 @@ class SendShapes:
         shape.form = form
         if len(self._shapes) >= _SHAPES_MAX:
             self._shapes.clear()
+            self.known.clear()
         self._shapes[header_info(frame)] = shape
+        self.known[header_info(frame)] = shape.take
