@@ -5,7 +5,7 @@ A canary changes the product in memory, in one small way that a reviewer might m
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,13 @@ def _reply_before_sync(answers: Answers, connection: int, _end: int, frame: byte
     answers.now(connection, frame)
 
 
+def _replies_before_sync(
+    answers: Answers, connection: int, _end: int, frames: Iterable[bytes]
+) -> None:
+    for frame in frames:
+        answers.now(connection, frame)
+
+
 def _sync_nothing(_file: MemoryFile) -> None:
     """Say that a file is on the medium when it is not."""
 
@@ -55,6 +62,16 @@ def _offset_off_by_one(original: _Original) -> _Original:
         if place.queue_offset and place.queue_offset % 7 == 0:
             lane.next += 1
         return place
+
+    return append
+
+
+def _known_offset_off_by_one(original: _Original) -> _Original:
+    def append(appender: Appender, lanes: list[Lane], *fields: Any) -> Any:
+        appended = original(appender, lanes, *fields)
+        if appended and appended[1][-1] % 7 == 3:
+            lanes[-1].next += 1
+        return appended
 
     return append
 
@@ -226,6 +243,12 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "reply before sync": (Answers, "when_stored", lambda _: _reply_before_sync),
     "no sync": (MemoryFile, "sync", lambda _: _sync_nothing),
     "offset off by one": (Appender, "append_fields", _offset_off_by_one),
+    "known offset off by one": (Appender, "append_known", _known_offset_off_by_one),
+    "replies together before sync": (
+        Answers,
+        "all_when_stored",
+        lambda _: _replies_before_sync,
+    ),
     "dispatch before durable": (BrokerCore, "take_turn", _dispatch_at_append),
     "a lost delay": (DelaySchedule, "_deliver_level", _lose_a_delay),
     "a delay too short": (DelaySchedule, "_is_early", _delay_too_short),

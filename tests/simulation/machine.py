@@ -27,7 +27,6 @@ from reliable_mq.errors import FormerMaster
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MachineStopped
-from reliable_mq.wire.command import decode_command, decode_request
 
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
@@ -296,13 +295,13 @@ class Machine:
 
     def _receive(self, link: Link, data: bytes) -> None:
         core, now_ms = self._alive(), self._world.now_ms
-        for frame in link.reader.feed(data):
-            command = decode_command(frame)
-            self._world.note("request", link.connection.id, command.code, command.opaque)
+        for asked, given in link.read(core, data):
             self._look_for_room()
-            if not link.peer.is_broker:
-                self._model.received(link.connection.id, command, now_ms)
-            core.receive(link.connection, decode_request(frame), now_ms)
+            for command in asked:
+                self._world.note("request", link.connection.id, command.code, command.opaque)
+                if not link.peer.is_broker:
+                    self._model.received(link.connection.id, command, now_ms)
+            core.receive(link.connection, given, now_ms)
             if self._model.has_room and core.state.pressure.is_disk_full:
                 self._model.found_no_room()
         if not self._turn_is_due:

@@ -6,16 +6,21 @@ own) or overtake one another, as the seed's plan says.
 """
 
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
 from tests.simulation.world import World
 
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.broker_core.state import PeerConnection
+from reliable_mq.runtime.connection_roles import Decode
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.frame import Frame, FrameReader
+from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.properties import TRANSACTION_PREPARED
 from reliable_mq.wire.record import pack_host
 
@@ -53,9 +58,24 @@ class Link:
             number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}"
         )
         self.is_open = True
-        self.reader = FrameReader()  # the broker's
+        self._reader: FrameReader[Command] | None = None  # the broker's
+        self._decode: Decode
         self.peer_reader = FrameReader()
         self.arrival_ms = [0.0, 0.0]  # of the last frame to the broker, and to the client
+
+    def read(self, core: BrokerCore, data: bytes) -> Iterator[tuple[list[Command], Command]]:
+        """Yield what the broker receives: each request with all its fields, and as it is given."""
+        # Sends come one by one. Those of half of the links are stored as columns all the same.
+        known_sends.FEW = 1 if self.connection.id % 2 else 4
+        if self._reader is None:
+            known, self._decode = core.decoder(self.connection.host)
+            self._reader = FrameReader(sys.maxsize, known)
+        for each in self._reader.feed(data):
+            if isinstance(each, Frame):
+                yield [decode_command(each)], self._decode(each)
+            else:
+                frames = each.frames() if isinstance(each, KnownSends) else ()
+                yield list(map(decode_command, frames)), each
 
 
 def _is_half(command: Command) -> bool:

@@ -1,6 +1,7 @@
 """Frames. W2: any split of the bytes gives the same frames. F1: what is kept is below one frame."""
 
 import tracemalloc
+from typing import Never
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def encoded(frames: list[Frame]) -> bytes:
     return b"".join(encode_frame(f.serialize_type, f.header, f.body) for f in frames)
 
 
-def fed(pieces: list[bytes]) -> tuple[list[Frame], FrameReader]:
+def fed(pieces: list[bytes]) -> tuple[list[Frame], FrameReader[Never]]:
     reader = FrameReader()
     return [frame for piece in pieces for frame in reader.feed(piece)], reader
 

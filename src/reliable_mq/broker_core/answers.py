@@ -6,15 +6,15 @@ that wait for the records of one turn wait together: these records become durabl
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
-from reliable_mq.wire.frame import JSON, encode_head
+from reliable_mq.wire.frame import JSON, ROCKETMQ, encode_head
 from reliable_mq.wire.java_int import I32_MAX, I64_MAX
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.message_id import encode_offset_message_id
@@ -22,7 +22,9 @@ from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
 Answer = tuple[int, AnyFrame]
 """A connection's id, and a whole frame."""
+_I32 = struct.Struct(">i")
 _FORMS = (b"%016X", b"%d", b"%d", b"%d")  # log offset, queue id, queue offset, opaque
+_Numbers = tuple[int, int, int, int]  # in the order of the forms
 _FIRST_MARK = 1_000_000_000  # all marks have the number of digits of the largest opaque
 
 
@@ -57,6 +59,11 @@ class Answers:
     def when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Send a reply when the log before `end` is stored as the flush type promises."""
         self.held.append((connection, frame))
+        self._held_end = max(self._held_end, end)
+
+    def all_when_stored(self, connection: int, end: int, frames: Iterable[bytes]) -> None:
+        """Send several replies as `when_stored` does; `end` is that of the last one's record."""
+        self.held.extend(zip(repeat(connection), frames))
         self._held_end = max(self._held_end, end)
 
     def late(self, connection: int, end: int, frame: bytes) -> None:
@@ -122,6 +129,7 @@ class SendReply:
         self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
+        self._compact_templates: dict[tuple[int, int], bytes] = {}
         shortest, longest = self._template % ((0,) * 4), self._template % ((-I64_MAX,) * 4)
         # The bytes before the header, by the header's length
         self._heads = {
@@ -173,20 +181,61 @@ class SendReply:
             offsets: log offsets of the messages of a batch; default empty: no batch.
             recall_handle: the handle to recall a timed message; default "": not a timed message.
         """
-        if command.serialize_type == JSON and not (offsets or recall_handle):
-            header = self._template % (
-                place.commit_log_offset,
-                queue_id,
-                place.queue_offset,
-                command.opaque,
-            )
-            return self._heads[len(header)] + header
+        if not (offsets or recall_handle):
+            numbers = place.commit_log_offset, queue_id, place.queue_offset, command.opaque
+            return self.encode_plain(command.serialize_type, numbers)
         packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
         message_id = packed.hex(",", self._id_size).upper()
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle
         return encode_answer(answer)
+
+    def encode_plain(self, serialize_type: int, numbers: _Numbers) -> bytes:
+        """Return `encode` for a send of a single message."""
+        if serialize_type == JSON:
+            header = self._template % numbers
+            return self._heads[len(header)] + header
+        return self._compact(numbers)
+
+    def encode_many(
+        self,
+        serialize_type: int,
+        opaques: Sequence[int],
+        queue_ids: Sequence[int],
+        offsets: Sequence[int],
+        queue_offsets: Sequence[int],
+    ) -> Iterable[bytes]:
+        """Return `encode_plain` of many sends, which come in columns."""
+        numbers = zip(offsets, queue_ids, queue_offsets, opaques, strict=True)
+        if serialize_type == JSON:
+            headers = list(map(self._template.__mod__, numbers))
+            return map(bytes.__add__, map(self._heads.__getitem__, map(len, headers)), headers)
+        return map(self._compact, numbers)
+
+    def _compact(self, numbers: _Numbers) -> bytes:
+        """Return the reply with a ROCKETMQ header; it has a template for each number of digits."""
+        offset, queue_id, queue_offset, opaque = numbers
+        queue, number = b"%d" % queue_id, b"%d" % queue_offset
+        sizes = len(queue), len(number)
+        template = self._compact_templates.get(sizes) or self._cut_compact(*sizes)
+        return template % (_I32.pack(opaque), offset, queue, number)
+
+    def _cut_compact(self, queue_size: int, number_size: int) -> bytes:
+        """Return, and keep, the template of replies whose numbers have so many digits."""
+        texts = "\x1c" * 16, "\x1d" * queue_size, "\x1e" * number_size
+        for opaque in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
+            command = Command(code=0, opaque=opaque, serialize_type=ROCKETMQ)
+            ext = {**self.ext, "msgId": self._host + texts[0]}
+            ext |= {"queueId": texts[1], "queueOffset": texts[2]}
+            template = encode_command(reply(command, ext=ext)).replace(b"%", b"%%")
+            marks = [_I32.pack(opaque), *(text.encode() for text in texts)]
+            if all(template.count(mark) == 1 for mark in marks):
+                for mark, form in zip(marks, (b"%b", b"%016X", b"%b", b"%b"), strict=True):
+                    template = template.replace(mark, form)
+                self._compact_templates[queue_size, number_size] = template
+                return template
+        raise InvariantBroken("every mark occurs in the names of the broker")
 
     def encode_half(
         self, command: Command, queue_id: int, place: AppendResult, transaction_id: str

@@ -8,6 +8,7 @@ flush type promises.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from reliable_mq.access.access_settings import begin_access
 from reliable_mq.access.access_table import PATH as ACCESS_PATH
@@ -45,6 +46,7 @@ from reliable_mq.broker_core.requests.handlers import (
     not_supported,
     refuse_large,
 )
+from reliable_mq.broker_core.requests.known_sends import plain_form, send_known
 from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
@@ -72,6 +74,8 @@ from reliable_mq.wire.command import (
     decode_request,
     decode_signed_request,
 )
+from reliable_mq.wire.frame import Frame, Known
+from reliable_mq.wire.known_send import KnownSends, SendShapes
 from reliable_mq.wire.record import pack_host
 
 log = limited_log(__name__)
@@ -108,6 +112,7 @@ class BrokerCore:
         guard = self.state.guard
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
+        self._unwatched = None if guard or config.is_slave else handler_of
         self._online = self._isolated = self._handler_of
         self.decode = decode_request if guard is None else decode_signed_request
         self.housekeeping = Housekeeping(self.state, disk)
@@ -253,12 +258,33 @@ class BrokerCore:
         self.state.stand_in.end()
         self.state.locks = OrderLocks(self.state.config.lock_lifetime_ms)
 
+    def decoder(self, host: bytes) -> tuple[Known[Command], Callable[[Frame], Command]]:
+        """Return what recognises frames of a new connection from a packed host, and decodes others.
+
+        Sends of a known shape are not recognised where each request must be asked about.
+        """
+        if self._unwatched is None:
+            return {}, self.decode
+        shapes = SendShapes(partial(plain_form, self.state, host))
+        return shapes.known, shapes.decode
+
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
         """Handle one command; its actions leave with the next turn."""
+        if type(command) is KnownSends:
+            self._take_known(connection, command, now_ms)
+            return
         if command.flag & REPLY_FLAG:
             self._take_answer(connection, command)
         else:
             self._handle(Request(connection, command, now_ms))
+
+    def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> None:
+        """Store sends of a known shape; those that are more than plain are handled in general."""
+        is_open = self._handler_of is self._unwatched
+        stored = send_known(self.state, connection, sends, now_ms) if is_open else 0
+        if stored < len(sends.bodies):
+            for command in sends.in_general()[stored:]:
+                self._handle(Request(connection, command, now_ms))
 
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""

@@ -214,8 +214,10 @@ class AsyncEngine:
         """Return the connection to `address` if a request can be sent on it at once."""
         if self._links is None or self._process != os.getpid():
             return None
-        is_own = asyncio.get_running_loop() is self._loop
-        return self._links.clear(address) if is_own else None
+        if asyncio.get_running_loop() is not self._loop:
+            return None
+        link = self._links.by_address.get(address)
+        return link if link is not None and link.is_clear else None
 
     @property
     def has_direct_links(self) -> bool:

@@ -197,7 +197,7 @@ class BrokerServer:
         self._opened.push_async_callback(self._registrar.close)
         self._tls.watch()
         await self._replication.check(self._core, self._registrar)
-        await self._listener.serve(self._core.decode)
+        await self._listener.serve(self._core.decoder)
         await self._replication.serve(self._core)
         await self._registrar.register()
         self.role.raise_fenced()

@@ -5,14 +5,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.wire.command import Command
-from reliable_mq.wire.frame import Frame
+from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.long_frame import AnyFrame
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.server_connection import TurnShares
 
 Decode = Callable[[Frame], Command]
+Decoder = Callable[[bytes], tuple[Known[Command], Decode]]
+"""Returns what recognises frames of a new connection from a packed host, and decodes the others."""
+
+
+def plain_decoder(_host: bytes) -> tuple[Known[Command], Decode]:
+    """Decode each frame without a memory of earlier ones."""
+    return {}, decode_request
 
 
 class ConnectionOwner(Protocol):
@@ -102,7 +109,7 @@ class ConnectionKeeper(Protocol):
     """The listener of a connection, as the connection knows it."""
 
     turns: "TurnShares"
-    decode: Decode
+    decoder: Decoder
     grpc_port: int
     """The port of this process that speaks gRPC; 0: there is none."""
 

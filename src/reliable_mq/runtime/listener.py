@@ -19,7 +19,12 @@ from reliable_mq.errors import AddressRefused, InvariantBroken
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
-from reliable_mq.runtime.connection_roles import ConnectionOwner, Decode, HeldConnection
+from reliable_mq.runtime.connection_roles import (
+    ConnectionOwner,
+    Decoder,
+    HeldConnection,
+    plain_decoder,
+)
 from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
@@ -28,7 +33,6 @@ from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate
 from reliable_mq.runtime.tls_settings import TlsMode
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.command import decode_request
 from reliable_mq.wire.long_frame import AnyFrame
 
 log = limited_log(__name__)
@@ -86,7 +90,7 @@ class Listener:
         self.pace = FloodPace(self._let_on)
         self._made = 0  # topics and queues, before those that were created lately
         self.is_held_back = False  # whether what waits for a turn waits for `go_on`, too
-        self.decode: Decode = decode_request
+        self.decoder: Decoder = plain_decoder
         self.port = 0
         self.grpc_port = 0  # of this process, for peers that take this port for it
         self.ips: list[str] = []  # the addresses at which it listens
@@ -170,18 +174,19 @@ class Listener:
         """How many connections were refused since the start, by the limit; see `Admission`."""
         return self._admission.refused
 
-    async def serve(self, decode: Decode = decode_request) -> None:
+    async def serve(self, decoder: Decoder = plain_decoder) -> None:
         """Begin to accept connections. The owner must be ready for commands.
 
         Args:
-            decode: makes a command of a frame. Default: sends and pulls have no other fields.
+            decoder: makes what decodes the frames of a connection. Default: sends and pulls have
+                no other fields.
 
         Raises:
             AddressRefused: when another process has taken the address meanwhile.
         """
         if not self._acceptors:
             raise InvariantBroken("serve() was called before bind()")
-        self.decode = decode
+        self.decoder = decoder
         try:
             for acceptor in self._acceptors:
                 acceptor.start()
@@ -283,10 +288,8 @@ class Listener:
     def go_on(self) -> None:
         """All queues that have begun are made: let the connections have turns again."""
         self.pace.begin_anew()
-        if self.is_held_back:
-            self.is_held_back = False
-            if self._waiting:
-                self._schedule_turn()
+        self.is_held_back = False
+        self._let_on(())
 
     def _schedule_turn(self) -> None:
         if not (self._is_turn_due or self.is_held_back):

@@ -18,7 +18,12 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import FrameError, StoreError
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.connection_roles import ConnectionKeeper, ConnectionOwner, HeldConnection
+from reliable_mq.runtime.connection_roles import (
+    ConnectionKeeper,
+    ConnectionOwner,
+    Decode,
+    HeldConnection,
+)
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.held_bytes import UnreadAnswers
 from reliable_mq.runtime.host_names import plain_ip
@@ -26,7 +31,7 @@ from reliable_mq.runtime.outbox import Outbox
 from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.runtime.wrong_ports import at_remoting_port, refuse, tell
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
 from reliable_mq.wire.record import pack_host
@@ -208,8 +213,8 @@ class ServerConnection(asyncio.Protocol):
         self._owner = owner
         self._is_admitted = is_admitted  # whether it counts for no limit of connections
         self._small_answers = owner.small_answers
-        self._decode = listener.decode
-        self._reader = FrameReader(_READ_AT_ONCE)
+        self._decode: Decode = decode_request
+        self._reader: FrameReader[Command] = FrameReader(_READ_AT_ONCE, {})
         self._loop = asyncio.get_running_loop()
         self._last_used = self._loop.time()
         self._is_told = False  # whether the log has the reason of the end
@@ -244,6 +249,8 @@ class ServerConnection(asyncio.Protocol):
             return
         host = pack_host(ip, peer[1])
         self._connection = PeerConnection(number, host, f"{ip}:{peer[1]}", self._is_admitted)
+        known, self._decode = self._listener.decoder(host)
+        self._reader = FrameReader(_READ_AT_ONCE, known)
         self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
 
     def secured(self, transport: asyncio.Transport) -> None:
@@ -259,8 +266,9 @@ class ServerConnection(asyncio.Protocol):
         commands: Sequence[Command] = ()
         try:
             frames = self._reader.feed(data)
-            if is_first and self._are_few(frames):
-                commands = list(map(self._decode, frames))
+            if is_first and self._are_few():
+                decode = self._decode
+                commands = [decode(each) if isinstance(each, Frame) else each for each in frames]
         except FrameError as error:
             self._refuse(self._listener.no_tls if is_hello(data) else error, data)
             return
@@ -296,12 +304,13 @@ class ServerConnection(asyncio.Protocol):
         else:
             self.handle_waiting()
 
-    def _are_few(self, frames: Sequence[Frame]) -> bool:
+    def _are_few(self) -> bool:
         """Whether all frames of a read may be handled at once, as far as their number tells."""
-        if len(frames) < 2:
+        count = self._reader.count
+        if count < 2:
             return True
         self._turns.many_from = self
-        if self._reader.uncut or (len(frames) > _READ_IN_SHORT and self._turns.is_short):
+        if self._reader.uncut or (count > _READ_IN_SHORT and self._turns.is_short):
             return False
         return self._turns.has_time()
 
@@ -332,7 +341,7 @@ class ServerConnection(asyncio.Protocol):
     def _fit(self, commands: Sequence[Command]) -> bool:
         """Whether all commands may be handled at once."""
         if len(commands) == 1:
-            if self._turns.many_from is not self:
+            if self._reader.count == 1 and self._turns.many_from is not self:
                 self._turns.single_at = self._last_used
             return commands[0].code in self._small_answers or self._turns.take_large()
         return self._small_answers.issuperset([command.code for command in commands])

@@ -11,6 +11,9 @@ Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 
 import struct
 import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Generic, Never, TypeVar, overload
 
 import msgspec
 
@@ -37,7 +40,23 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class FrameReader:
+def header_info(frame: Frame) -> int:
+    """Return the header info of a frame."""
+    return frame.serialize_type << 24 | len(frame.header)
+
+
+T = TypeVar("T")
+Recognise = Callable[[bytes, int, int, int, T | Frame | None], T | None]
+"""Returns what stands for a frame; None: the frame itself.
+
+It receives the bytes that came, where in them the header begins and ends, where the frame ends, and
+what stands for the frame before. If that now stands for this frame, too, it is returned again.
+"""
+Known = Mapping[int, Recognise[T]]
+"""What recognises frames, by their header info; it may change between two frames."""
+
+
+class FrameReader(Generic[T]):
     """Cuts frames from a stream that arrives in arbitrary pieces.
 
     Invariant F1: returned frames, kept bytes and uncut bytes are the fed bytes. The kept bytes are
@@ -46,27 +65,49 @@ class FrameReader:
 
     Args:
         frames_max: frames that are cut at once. To cut thousands takes milliseconds.
+        known: recognises frames. Default: each frame stands for itself.
     """
 
-    __slots__ = ("_frames_max", "_kept", "_uncut_at", "_wanted", "kept_size", "uncut")
+    __slots__ = (
+        "_frames_max",
+        "_kept",
+        "_known",
+        "_uncut_at",
+        "_wanted",
+        "count",
+        "kept_size",
+        "uncut",
+    )
 
-    def __init__(self, frames_max: int = sys.maxsize) -> None:
+    @overload
+    def __init__(self: "FrameReader[Never]", frames_max: int = sys.maxsize) -> None: ...
+
+    @overload
+    def __init__(self, frames_max: int, known: Known[T]) -> None: ...
+
+    def __init__(
+        self, frames_max: int = sys.maxsize, known: Known[T] = MappingProxyType({})
+    ) -> None:
         self._frames_max = frames_max
+        self._known = known
         self._kept = bytearray()  # one buffer: a tiny piece must not cost an object
         self._wanted = 0  # no frame is complete before this many bytes are kept
         #: bytes that were not cut yet, and perhaps those before them; see `cut_more`
         self.uncut = b""
         self._uncut_at = 0
+        #: how many frames were cut by the last call
+        self.count = 0
         #: how many bytes of an incomplete frame are kept
         self.kept_size = 0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[Frame | T]:
         """Return the frames that are complete now, oldest first; none while bytes are uncut.
 
         Raises:
             FrameError: when the stream is not a sequence of frames. Frames that the same bytes
                 completed are lost. The caller must discard the stream and this reader.
         """
+        self.count = 0
         if self.uncut:
             self.uncut, self._uncut_at = self.uncut[self._uncut_at :] + data, 0
             return []
@@ -80,7 +121,7 @@ class FrameReader:
             self.kept_size = 0
         return self._cut(data, 0)
 
-    def cut_more(self) -> list[Frame]:
+    def cut_more(self) -> list[Frame | T]:
         """Return the next frames of the uncut bytes.
 
         Raises:
@@ -89,30 +130,38 @@ class FrameReader:
         data, self.uncut = self.uncut, b""
         return self._cut(data, self._uncut_at)
 
-    def _cut(self, data: bytes, at: int) -> list[Frame]:
-        frames: list[Frame] = []
-        available, most = len(data), self._frames_max
+    def _cut(self, data: bytes, at: int) -> list[Frame | T]:
+        frames: list[Frame | T] = []
+        last: Frame | T | None = None
+        available, known, left = len(data), self._known, self._frames_max
         while available - at >= HEAD_SIZE:
-            if len(frames) >= most:
+            if not left:
                 self.uncut, self._uncut_at = data, at
+                self.count = self._frames_max
                 return frames
             length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data, at)
             if not LENGTH_MIN <= length <= LENGTH_MAX:
                 raise _length_refused(length)
             end = at + 4 + length
             header_at = at + HEAD_SIZE
-            header_end = header_at + (header_info & _HEADER_LENGTH_MASK)
-            if header_end > end:
+            body_at = header_at + (header_info & _HEADER_LENGTH_MASK)
+            if body_at > end:
                 raise FrameError(
-                    f"a header of {header_end - header_at} bytes does not fit into a frame of "
+                    f"a header of {body_at - header_at} bytes does not fit into a frame of "
                     f"{length} bytes"
                 )
             if end > available:
                 self._wanted = end - at
                 break
-            frames.append(
-                Frame(header_info >> 24, data[header_at:header_end], data[header_end:end])
-            )
+            recognise = known.get(header_info)
+            made = recognise and recognise(data, header_at, body_at, end, last)
+            if made is None:
+                last = Frame(header_info >> 24, data[header_at:body_at], data[body_at:end])
+                frames.append(last)
+            elif made is not last:
+                last = made
+                frames.append(made)
+            left -= 1
             at = end
         else:
             self._wanted = _LENGTH.size
@@ -122,6 +171,7 @@ class FrameReader:
         if at < available:
             self._kept += data[at:] if at else data
             self.kept_size = available - at
+        self.count = self._frames_max - left
         return frames
 
 

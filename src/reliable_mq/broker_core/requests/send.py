@@ -130,17 +130,13 @@ def _send_plain(
     Most sends are plain. Every special case is excluded here as cheaply as possible.
     """
     queue = header.topic, header.queue_id
-    lane = state.topics.plain_lanes.get(queue) or _plain_lane(state, *queue)
+    lane = state.topics.plain_lanes.get(queue) or plain_lane(state, *queue)
     command = request.command
     body, sys_flag, own = command.body, header.sys_flag, state.broker_properties
     if (
         lane is None
-        or sys_flag & TRANSACTION_MASK
-        or properties.find(_UNIQ_KEY) < 0
-        or properties[-1] != _END_CODE
-        or _named_here(_END + properties)
         or len(body) > state.config.message_size_max
-        or len(properties) + len(own) + _OWN_SIZE > PROPERTIES_SIZE_MAX
+        or not is_plain(state, sys_flag, properties)
     ):
         return False
     place = state.store.appender.append_fields(
@@ -161,7 +157,18 @@ def _send_plain(
     return True
 
 
-def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
+def is_plain(state: BrokerState, sys_flag: int, properties: bytes) -> bool:
+    """Whether the broker decides nothing about a message with these properties."""
+    return not (
+        sys_flag & TRANSACTION_MASK
+        or properties.find(_UNIQ_KEY) < 0
+        or properties[-1] != _END_CODE
+        or _named_here(_END + properties)
+        or len(properties) + len(state.broker_properties) + _OWN_SIZE > PROPERTIES_SIZE_MAX
+    )
+
+
+def plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
     """Return, and cache, the lane of a queue that accepts every plain message; else None."""
     topic = state.topics.get(name)
     if (

@@ -21,7 +21,13 @@ from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
-from reliable_mq.wire.record_encode import RecordRun, record_size, record_sizes, topic_part
+from reliable_mq.wire.record_encode import (
+    RecordForm,
+    RecordRun,
+    record_size,
+    record_sizes,
+    topic_part,
+)
 from reliable_mq.wire.record_scan import SizedHead
 
 
@@ -183,13 +189,61 @@ class Appender:
             code = 0
             if TAGS_NAME in properties or lane.topic == SCHEDULE_TOPIC:
                 code = queue_tags_code(lane.topic, properties, time_ms, self._delays_ms)
-            arrivals = lane.arrivals or self._open(lane, queue_offset)
-            arrivals.units.append(pack_unit(offset, size, code))
-            arrivals.tags_codes.add(code)
-            arrivals.last_log_offset = offset
-            arrivals.log_end = offset + size
-            arrivals.size += size
+            self._add_unit(lane, queue_offset, offset, size, code)
         return AppendResult(offset, queue_offset, offset + size)
+
+    def append_known(
+        self,
+        lanes: Sequence[Lane],
+        form: RecordForm,
+        bodies: Sequence[bytes],
+        born_times_ms: Sequence[int],
+        keys: Sequence[bytes],
+        now_ms: int,
+    ) -> tuple[Sequence[int], Sequence[int], int] | None:
+        """`append` of messages whose records have one form, and units (the hot path of sends).
+
+        Args:
+            lanes: the queue of each message, of the topic of the form.
+            form: encodes the records. With its body, each must keep the limits of the format.
+            bodies: of each message.
+            born_times_ms: when the producer made each message.
+            keys: the unique key of each message, of the size that the form knows.
+            now_ms: the time.
+
+        Returns:
+            The log offset and the queue offset of each message, and the log's end. None: not all
+            of them fit into this file of the log; nothing was appended.
+        """
+        log, shared = self._log, form.size
+        sizes = [shared + len(body) for body in bodies]
+        total = sum(sizes)
+        if not log.has_room_for(total):
+            return None
+        time_ms = self.last_time_ms = max(self.last_time_ms, now_ms)
+        begin = log.room_for(total)
+        offsets = list(accumulate(sizes[:-1], initial=begin))
+        numbers: list[int] = []
+        for lane, offset, size in zip(lanes, offsets, sizes, strict=True):
+            number = lane.next
+            self._add_unit(lane, number, offset, size, form.tags_code)
+            lane.next = number + 1
+            numbers.append(number)
+        queue_ids = [lane.queue_id for lane in lanes]
+        log.add(
+            form.encode(sizes, queue_ids, numbers, offsets, born_times_ms, time_ms, bodies, keys)
+        )
+        self._last_record = offsets[-1]
+        return offsets, numbers, begin + total
+
+    def _add_unit(self, lane: Lane, number: int, offset: int, size: int, code: int) -> None:
+        """Add the unit of message `number` of a queue, whose record is the log's last one."""
+        arrivals = lane.arrivals or self._open(lane, number)
+        arrivals.units.append(pack_unit(offset, size, code))
+        arrivals.tags_codes.add(code)
+        arrivals.last_log_offset = offset
+        arrivals.log_end = offset + size
+        arrivals.size += size
 
     def append_batch(
         self,

@@ -147,6 +147,10 @@ class CommitLog:
                 f"written {self.written}, end {self.end}"
             )
 
+    def has_room_for(self, size: int) -> bool:
+        """Whether the newest segment has room for records of `size` bytes and a blank."""
+        return size + BLANK_SIZE <= self.capacity_end - self.end
+
     def room_for(self, size: int) -> int:
         """Return the offset of the next record of `size` bytes; the caller may then call `add`.
 

@@ -1,0 +1,180 @@
+"""Processor time of the broker process for one message, and the floor below which none can come.
+
+A generator in C (`send_floor.c`, compiled here) sends messages of 1 KiB as Apache's Java client
+does. So the machine serves the broker, and what is measured hardly depends on what else runs.
+The floor is a server on uvloop that reads the same bytes, writes what each read brought with one
+`pwritev` (with SYNC_FLUSH also an `fdatasync`), and answers as many requests. It parses nothing.
+
+    python -m bench.send_floor [--messages 60000] [--rounds 3] [--ways "ASYNC 64"] [--format json]
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from bench.reliable_mq_broker import ReliableMQBroker
+from bench.send_cost import processor_seconds
+from reliable_mq.client.thread_client import Client
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.frame import ROCKETMQ
+
+BODY_SIZE = 1024
+QUEUES = 8
+TOPIC = "bench"
+_AHEAD = 512 * 1024  # bytes of zeros before the end of the floor's file, as before the log's
+
+
+class Way(NamedTuple):
+    """A way of sending, and the microseconds that the broker may take for a message."""
+
+    name: str
+    flush: str
+    connections: int
+    in_flight: int
+    batch: int
+    bar: float
+
+
+WAYS = (
+    Way("ASYNC 1", "ASYNC_FLUSH", 1, 1, 1, 28),
+    Way("ASYNC 16", "ASYNC_FLUSH", 1, 16, 1, 8),
+    Way("ASYNC 64", "ASYNC_FLUSH", 1, 64, 1, 5.5),
+    Way("ASYNC 16x1", "ASYNC_FLUSH", 16, 1, 1, 18),
+    Way("SYNC 16", "SYNC_FLUSH", 1, 16, 1, 13),
+    Way("SYNC 64", "SYNC_FLUSH", 1, 64, 1, 9),
+    Way("ASYNC batches", "ASYNC_FLUSH", 1, 4, 32, 2.5),
+    Way("SYNC batches", "SYNC_FLUSH", 1, 4, 32, 5),
+)
+
+
+class _Floor(asyncio.Protocol):
+    """Writes what comes, and answers each request. All frames have the size of the first one."""
+
+    def __init__(self, descriptor: int, answer: bytes, *, is_sync: bool) -> None:
+        self._descriptor, self._answer, self._is_sync = descriptor, answer, is_sync
+        self._size = self._came = self._at = self._zeros_to = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._size:
+            self._size = int.from_bytes(data[:4], "big") + 4
+        self._came += len(data)
+        count, self._came = divmod(self._came, self._size)
+        if not count:
+            return
+        if self._is_sync and self._at + len(data) > self._zeros_to:
+            os.pwrite(self._descriptor, bytes(_AHEAD), self._at)
+            self._zeros_to = self._at + _AHEAD
+        os.pwritev(self._descriptor, (data,), self._at)
+        self._at = (self._at + len(data)) % (256 * 1024 * 1024)
+        self._zeros_to = max(self._zeros_to, self._at)
+        if self._is_sync:
+            os.fdatasync(self._descriptor)
+        self._transport.write(self._answer * count)  # type: ignore[attr-defined]
+
+
+def _serve_floor(told: Connection, path: str, answer: bytes, *, is_sync: bool) -> None:
+    """Run the floor until its process is ended; tell its port."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: _Floor(descriptor, answer, is_sync=is_sync), "127.0.0.1", 0
+        )
+        told.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
+class Generator:
+    """The program that sends, compiled into a folder."""
+
+    def __init__(self, directory: Path, messages: int, form: str) -> None:
+        self._program = directory / "send_floor"
+        self._messages, self._form = messages, form
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run(["gcc", "-O2", "-o", self._program, source], check=True)
+
+    def cost(self, pid: int, port: int, way: Way) -> tuple[float, float]:
+        """Send one round; return microseconds of the process for a message, and messages/s."""
+        before = processor_seconds(pid)
+        numbers = (way.connections, way.in_flight, self._messages, BODY_SIZE, way.batch)
+        words = [str(port), TOPIC, str(QUEUES), *map(str, numbers), self._form]
+        run = subprocess.run([self._program, *words], check=False, capture_output=True, text=True)
+        if run.returncode:  # the broker has refused a send: the disk is too slow for it
+            raise SystemExit(f"{way.name}: {run.stderr}")
+        count, seconds = run.stdout.split()
+        spent = processor_seconds(pid) - before
+        return spent / int(count) * 1e6, int(count) / float(seconds)
+
+
+def _measure(generator: Generator, pid: int, port: int, way: Way, rounds: int) -> tuple[str, float]:
+    generator.cost(pid, port, way)  # warm
+    found = [generator.cost(pid, port, way) for _ in range(rounds)]
+    cost = statistics.median(us for us, _rate in found)
+    return f"{cost:7.2f} us {statistics.median(rate for _us, rate in found):8,.0f} msg/s", cost
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Processor time of the broker for a message.")
+    parser.add_argument("--messages", type=int, default=60_000, help="in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", help="only those whose name begins so")
+    parser.add_argument("--format", choices=("json", "rocketmq"), default="json")
+    parser.add_argument("--without-floor", action="store_true")
+    options = parser.parse_args()
+    if shutil.which("gcc") is None:
+        print("there is no gcc for the generator", file=sys.stderr)
+        return 2
+    ways = [w for w in WAYS if not options.ways or w.name.startswith(tuple(options.ways))]
+    to = Command(code=0, opaque=100_000)
+    to.serialize_type = ROCKETMQ if options.format == "rocketmq" else 0
+    answer = encode_command(reply(to, ext={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="send-floor-")))
+        generator = Generator(directory, options.messages, options.format)
+        for flush in dict.fromkeys(way.flush for way in ways):
+            broker = ReliableMQBroker(directory / flush, flush)
+            with broker, Client(broker.name_server_address) as client:
+                client.create_topic(TOPIC, QUEUES)
+                ours, theirs = get_context("spawn").Pipe()
+                floor = get_context("spawn").Process(
+                    target=_serve_floor,
+                    args=(theirs, str(directory / f"floor-{flush}"), answer),
+                    kwargs={"is_sync": flush == "SYNC_FLUSH"},
+                    daemon=True,
+                )
+                floor.start()
+                floor_port, (pid,) = ours.recv(), broker.pids
+                port = int(broker.address.rpartition(":")[2])
+                for way in (each for each in ways if each.flush == flush):
+                    shown, cost = _measure(generator, pid, port, way, options.rounds)
+                    print(f"{way.name:14} {shown} ({cost / way.bar:.2f} of the bar)", end="")
+                    if not options.without_floor and floor.pid:
+                        at = (generator, floor.pid, floor_port, way, options.rounds)
+                        print(f"   floor {_measure(*at)[0]}", end="")
+                    print(flush=True)
+                floor.terminate()
+                floor.join()
+            shutil.rmtree(directory / flush)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Sends of a known shape: their records are written as columns, without a look at each header.
+
+Receives what `SendShapes` has recognised. Stores exactly what `send_message` would store for each
+of them, and answers the same. Whatever the broker has to decide about a message is left to that.
+"""
+
+from reliable_mq.broker_core.dispatch import queue_tags_code
+from reliable_mq.broker_core.names import topic_fault
+from reliable_mq.broker_core.requests.send import is_plain, plain_lane
+from reliable_mq.broker_core.state import BrokerState, PeerConnection
+from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.errors import StoreError
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
+from reliable_mq.wire.known_send import KnownSends, SendShape
+from reliable_mq.wire.record_encode import RecordForm
+
+FEW = 4  # fewer sends cost less one by one than as columns
+
+
+def send_known(
+    state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
+) -> int:
+    """Store sends of a known shape, the first of them; return how many.
+
+    About the next one more is to be decided. Nothing is done with it.
+    """
+    bodies = sends.bodies
+    if (
+        state.pressure.refusal is not None
+        or state.quotas.limit_sends
+        or max(map(len, bodies)) > state.config.message_size_max
+    ):
+        return 0
+    if len(bodies) < FEW or not _send_columns(state, connection, sends, now_ms):
+        return _send_few(state, connection, sends, now_ms)
+    return len(bodies)
+
+
+def _send_few(
+    state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
+) -> int:
+    """Store some sends one by one; return how many."""
+    shape, lanes = sends.shape, state.topics.plain_lanes
+    header, kind, (before, after) = shape.header, shape.serialize_type, shape.form.properties
+    count, append, encode = 0, state.store.appender.append_fields, state.send_reply.encode_plain
+    for values, body in zip(sends.values, sends.bodies, strict=True):
+        queue_id, born_time_ms, key, opaque = shape.fields(values)
+        queue = header.topic, queue_id
+        lane = lanes.get(queue) or plain_lane(state, *queue)
+        if lane is None:
+            break
+        try:
+            place = append(
+                lane,
+                body,
+                before + key + after,
+                header.flag,
+                header.sys_flag,
+                born_time_ms,
+                connection.host,
+                header.reconsume_times or 0,
+                0,
+                now_ms,
+            )
+        except (OSError, StoreError):  # nothing was stored; `send_message` finds that, and tells it
+            break
+        if not shape.flag & ONE_WAY_FLAG:
+            numbers = place.commit_log_offset, queue_id, place.queue_offset, opaque
+            state.answers.when_stored(connection.id, place.end, encode(kind, numbers))
+        count += 1
+    return count
+
+
+def _send_columns(
+    state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
+) -> bool:
+    """Store all sends together; return False, and do nothing, if they must be looked at alone."""
+    shape, bodies = sends.shape, sends.bodies
+    queue_ids, born_times_ms, keys, opaques = shape.columns(sends.values)
+    topic, known = shape.header.topic, state.topics.plain_lanes
+    lanes: list[Lane] = []
+    for queue_id in queue_ids:
+        lane = known.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
+        if lane is None:
+            return False
+        lanes.append(lane)
+    append = state.store.appender.append_known
+    appended = append(lanes, shape.form, bodies, born_times_ms, keys, now_ms)
+    if appended is None:
+        return False
+    if not shape.flag & ONE_WAY_FLAG:
+        offsets, numbers, end = appended
+        frames = state.send_reply.encode_many(
+            shape.serialize_type, opaques, queue_ids, offsets, numbers
+        )
+        state.answers.all_when_stored(connection.id, end, frames)
+    return True
+
+
+def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm | None:
+    """Return how the records of sends of a shape from a packed host are written.
+
+    None: `send_message` decides more about them, whatever their queue and their unique key.
+    """
+    header, (before, after) = shape.header, shape.properties
+    properties = (header.properties or "").encode()
+    if header.batch or shape.flag & REPLY_FLAG or topic_fault(header.topic):
+        return None
+    if not is_plain(state, header.sys_flag, properties):
+        return None
+    # The broker's own properties, its address and the peer's stay as long as the connection.
+    parts = before.encode(), after.encode() + state.broker_properties
+    return RecordForm(
+        header.topic.encode(),
+        header.flag,
+        header.sys_flag,
+        host,
+        state.host,
+        header.reconsume_times or 0,
+        parts,
+        len(properties) - len(before.encode()) - len(after.encode()),
+        queue_tags_code(header.topic, properties, 0, {}),
+    )

@@ -1,0 +1,331 @@
+"""Sends that look alike: the header of one is taken apart once, those of the next are compared.
+
+The sends of one client differ only in queue, time, unique key, opaque and body. Receives frames of
+one connection. Returns commands, as the general decoder would: a `KnownSends` for headers that
+equal an earlier one in every byte outside of these places. Any other is decoded in general.
+Rule 1: a place counts only if the general decoder reads it, and nothing else, from there. This is
+tried with other values before a shape is used.
+Rule 2: what a connection lets this side remember is limited in size and in number.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from reliable_mq.errors import FrameError, InvariantBroken
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, Recognise, header_info
+from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
+from reliable_mq.wire.record_encode import RecordForm
+
+_SHAPES_MAX = 16  # of a connection: one for each number of digits of queue and opaque
+_HEADER_SIZE_MAX = 1024  # bytes
+_LEARNT_AT_ONCE = 32
+_LEARNT_OF = 256  # later one in so many: the sends of a client may have nothing in common
+
+_SEND = RequestCode.SEND_MESSAGE_V2
+_KEY_BEGIN, _KEY_END = "UNIQ_KEY\x01", "\x02"
+_TIME = rb"([1-9]\d{12})"
+_KEY = rb"([0-9A-Za-z]{1,64})"
+# Where queue, time and unique key are, in this order; behind them a JSON header has the opaque.
+_JSON_PLACES = tuple(
+    map(
+        re.compile,
+        (
+            rb'"e":"(\d{1,9})"',
+            rb'"g":"' + _TIME + b'"',
+            rb"UNIQ_KEY\\u0001" + _KEY + rb"\\u0002",
+            rb'"opaque":(\d{1,9})[,}]',
+        ),
+    )
+)
+_COMPACT_PLACES = tuple(
+    map(
+        re.compile,
+        (
+            rb"\x00\x01e\x00\x00\x00[\x01-\x09](\d{1,9})",
+            rb"\x00\x01g\x00\x00\x00\x0d" + _TIME,
+            rb"UNIQ_KEY\x01" + _KEY + rb"\x02",
+        ),
+    )
+)
+_COMPACT_OPAQUE = (5, 9)  # behind code, language and version
+_FIRST_TIME = b"1000000000000"
+_OTHER_DIGITS = bytes.maketrans(b"0123456789", b"1234567891")  # no digit stays, no 0 is made
+_OTHER_BYTES = bytes(byte ^ 0x55 for byte in range(256))
+
+_Places = list[tuple[int, int]]
+
+
+class SendColumns(NamedTuple):
+    """What differs between sends of one shape, a column for each place."""
+
+    queue_ids: list[int]
+    born_times_ms: list[int]
+    keys: Sequence[bytes]
+    opaques: list[int]
+
+
+class KnownSends(Command, gc=False, kw_only=True):
+    """Sends of a known shape that came one after another, as one command.
+
+    Attributes:
+        shape: what they have in common.
+        values: what the header of each is made of.
+        bodies: of each.
+    """
+
+    shape: "SendShape"
+    values: list[tuple[bytes, ...]]
+    bodies: list[bytes]
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the frames that came."""
+        for values, body in zip(self.values, self.bodies, strict=True):
+            yield Frame(self.shape.serialize_type, b"".join(values), body)
+
+    def in_general(self) -> list[Command]:
+        """Return the same requests as the general decoder returns them."""
+        return list(map(decode_request, self.frames()))
+
+
+class SendShape:
+    """What the headers of some sends have in common.
+
+    Args:
+        frame: one of them.
+        places: of the values that differ, in the order of the header.
+        header: its fields.
+        flag: of the command.
+
+    Attributes:
+        properties: the text before and behind the unique key.
+        form: how the records of such messages are written.
+        size: of a header.
+    """
+
+    __slots__ = (
+        "_constants",
+        "_is_json",
+        "_least_opaque",
+        "_least_queue",
+        "_unpack",
+        "flag",
+        "form",
+        "header",
+        "properties",
+        "serialize_type",
+        "size",
+    )
+
+    form: RecordForm
+
+    def __init__(
+        self, frame: Frame, places: _Places, header: SendMessageHeaderV2, flag: int
+    ) -> None:
+        sizes, at = [], 0
+        for begin, end in (*places, (len(frame.header), len(frame.header))):
+            sizes += [begin - at, end - begin]
+            at = end
+        places_and_constants = struct.Struct("".join(f"{size}s" for size in sizes[:-1]))
+        self.size, self._unpack = places_and_constants.size, places_and_constants.unpack_from
+        values = self._unpack(frame.header)
+        self._constants = values[::2]
+        self.serialize_type = frame.serialize_type
+        self._is_json = frame.serialize_type == JSON
+        self._least_queue = _least(values[1] if self._is_json else values[3])
+        self._least_opaque = _least(values[7])  # of JSON; it has four bytes in the other form
+        self.header, self.flag = header, flag
+        before, name, behind = (header.properties or "").partition(_KEY_BEGIN)
+        self.properties = before + name, behind[behind.find(_KEY_END) :]
+
+    def take(
+        self,
+        data: bytes,
+        header_at: int,
+        body_at: int,
+        end: int,
+        before: object,
+    ) -> KnownSends | None:
+        """Return the sends to which a frame belongs; None: its header is not of this shape.
+
+        A place must hold what the general decoder reads as it stands: a number without needless
+        zeros, or letters and digits.
+
+        Args:
+            data: bytes with the frame, whose header has the size and the form of the shape.
+            header_at: where the header begins.
+            body_at: where the body begins.
+            end: where the frame ends.
+            before: what stands for the frame before; it is continued if it has this shape.
+        """
+        values = self._unpack(data, header_at)
+        if values[::2] != self._constants:
+            return None
+        if self._is_json:
+            queue, time, key, opaque = values[1::2]
+            numbers = queue + time + opaque
+            is_written_so = numbers.isdigit() and opaque >= self._least_opaque
+        else:
+            _, queue, time, key = values[1::2]  # any four bytes are an opaque
+            is_written_so = (queue + time).isdigit()
+        is_written_so = is_written_so and queue >= self._least_queue and time >= _FIRST_TIME
+        if not (is_written_so and key.isalnum()):
+            return None
+        if isinstance(before, KnownSends) and before.shape is self:
+            before.values.append(values)
+            before.bodies.append(data[body_at:end])
+            return before
+        return KnownSends(code=_SEND, shape=self, values=[values], bodies=[data[body_at:end]])
+
+    def fields(self, values: tuple[bytes, ...]) -> tuple[int, int, bytes, int]:
+        """Return the queue, the time, the unique key and the opaque of a send."""
+        if self._is_json:
+            queue, time, key, text = values[1::2]
+            return int(queue), int(time), key, int(text)
+        packed, queue, time, key = values[1::2]
+        return int(queue), int(time), key, int.from_bytes(packed, "big", signed=True)
+
+    def columns(self, values: Sequence[tuple[bytes, ...]]) -> SendColumns:
+        """Return `fields` of many sends, as columns."""
+        columns: list[tuple[bytes, ...]] = list(zip(*values, strict=True))
+        if self._is_json:
+            queues, times, keys, texts = columns[1::2]
+            opaques = list(map(int, texts))
+        else:
+            packed, queues, times, keys = columns[1::2]
+            opaques = list(struct.unpack(f">{len(packed)}i", b"".join(packed)))
+        return SendColumns(list(map(int, queues)), list(map(int, times)), keys, opaques)
+
+    def header_with(self, queue_id: int, born_time_ms: int, key: bytes) -> SendMessageHeaderV2:
+        """Return the fields of a send of this shape."""
+        before, after = self.properties
+        return msgspec.structs.replace(
+            self.header,
+            queue_id=queue_id,
+            born_timestamp=born_time_ms,
+            properties=f"{before}{key.decode()}{after}",
+        )
+
+
+def _least(digits: bytes) -> bytes:
+    """Return the least number of so many digits that does not begin with a needless 0."""
+    return b"0" if len(digits) == 1 else b"1" + b"0" * (len(digits) - 1)
+
+
+def _places_in(frame: Frame) -> _Places:
+    """Return where the values are that may differ; fewer than four: one was not found."""
+    is_json = frame.serialize_type == JSON
+    found, at = [] if is_json else [_COMPACT_OPAQUE], 0
+    for place in _JSON_PLACES if is_json else _COMPACT_PLACES:
+        match = place.search(frame.header, at)
+        if match is None:
+            break
+        found.append(match.span(1))
+        at = match.end()
+    return found
+
+
+def _with_other_values(frame: Frame, places: _Places) -> Frame:
+    """Return a frame with another value at each place."""
+    header = bytearray(frame.header)
+    for begin, end in places:
+        value = header[begin:end]
+        is_text = value.isalnum()
+        other = (
+            value.translate(_OTHER_DIGITS).swapcase() if is_text else value.translate(_OTHER_BYTES)
+        )
+        header[begin:end] = other
+    return Frame(frame.serialize_type, bytes(header), frame.body)
+
+
+def shape_of(frame: Frame) -> SendShape | None:
+    """Return the shape of a send; None: it has none, or one that cannot be proved."""
+    places = _places_in(frame)
+    if len(places) < len(_JSON_PLACES):
+        return None
+    try:
+        command = decode_request(frame)
+        shape = SendShape(frame, places, _header_of(command), command.flag)
+        tried = (frame, _with_other_values(frame, places))
+        return shape if all(_reads_right(shape, each) for each in tried) else None
+    except (FrameError, HeaderInvalid):
+        return None
+
+
+def _header_of(command: Command) -> SendMessageHeaderV2:
+    return command.send_header or SendMessageHeaderV2.decode(command.ext_fields)
+
+
+def _reads_right(shape: SendShape, frame: Frame) -> bool:
+    """Whether a shape reads a frame as the general decoder does."""
+    size, command = len(frame.header), decode_request(frame)
+    sends = shape.take(frame.header, 0, size, size, None)
+    if sends is None or command.code != _SEND:
+        return False
+    queue_id, born_time_ms, key, opaque = shape.fields(sends.values[0])
+    read = opaque, shape.flag, shape.header_with(queue_id, born_time_ms, key)
+    return read == (command.opaque, command.flag, _header_of(command))
+
+
+class SendShapes:
+    """The shapes of the sends of one connection.
+
+    Invariant W5: they are few and small, and each is tried on headers of its own size and form.
+
+    Args:
+        form_of: how records of a shape are written; None: each of them needs more than that.
+
+    Attributes:
+        known: `SendShape.take` of each shape, for `FrameReader`.
+    """
+
+    __slots__ = ("_form_of", "_shapes", "_unknown", "known")
+
+    def __init__(self, form_of: Callable[[SendShape], RecordForm | None]) -> None:
+        self._form_of = form_of
+        self._shapes: dict[int, SendShape] = {}  # by header info: size and form
+        self.known: dict[int, Recognise[Command]] = {}
+        self._unknown = 0  # sends of no known shape
+
+    def invariants(self) -> None:
+        """Check W5.
+
+        Raises:
+            InvariantBroken: when there are too many shapes, or one is under another's header info.
+        """
+        sizes = {info & 0xFFFFFF: shape.size for info, shape in self._shapes.items()}
+        is_limited = len(self._shapes) <= _SHAPES_MAX and max(sizes, default=0) <= _HEADER_SIZE_MAX
+        if not is_limited or any(known != size for known, size in sizes.items()):
+            raise InvariantBroken(f"W5: shapes of headers of these sizes: {sizes}")
+
+    def decode(self, frame: Frame) -> Command:
+        """Return the command in a frame that was not recognised, and learn from it.
+
+        Raises:
+            FrameError: when the header is not in the format that the frame names.
+        """
+        command = decode_request(frame)
+        if command.code == _SEND:
+            self._unknown += 1
+            if self._unknown <= _LEARNT_AT_ONCE or not self._unknown % _LEARNT_OF:
+                self._learn(frame)
+        return command
+
+    def _learn(self, frame: Frame) -> None:
+        if len(frame.header) > _HEADER_SIZE_MAX or frame.serialize_type not in (JSON, ROCKETMQ):
+            return
+        shape = shape_of(frame)
+        form = self._form_of(shape) if shape is not None else None
+        if shape is None or form is None:
+            return
+        shape.form = form
+        if len(self._shapes) >= _SHAPES_MAX:
+            self._shapes.clear()
+            self.known.clear()
+        self._shapes[header_info(frame)] = shape
+        self.known[header_info(frame)] = shape.take
