@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -123,8 +124,8 @@ def test_the_reason_stands_first_in_the_evidence(mq: ReliableMQ, browse: Browse)
     assert "1 row<" in page
 
 
-def test_a_wrong_cursor_is_told(browse: Browse) -> None:
-    client = browse()
+def test_a_wrong_cursor_is_told(browse: Browse, tmp_path: Path) -> None:
+    client = browse(runs=tmp_path)
     for kind in ROW_LISTS:
         if kind.name in ("dead-letters", "groups", "queues", "brokers", "halves"):
             continue  # no broker can be asked here

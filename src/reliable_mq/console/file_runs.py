@@ -173,7 +173,7 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     run_id = wanted.text("run") or next(iter(folders), "")
     if run_id not in folders:
         if not folders:
-            return ListPage(())
+            return ListPage(*part_of((), wanted.cursor, wanted.limit))
         raise FilterFault(f"the folder has no run {printable(run_id, 60)!r}")
     run = read_run(run_id, folders[run_id])
     if run.fault:
