@@ -53,7 +53,10 @@ INSERT INTO rmq_reconcile_finding (run_id, message_id, consumer_group, topic, ve
 SELECT 'run-' || seq % 2, message_id, 'billing', topic,
     CASE seq WHEN 40 THEN 'orphan' ELSE 'stuck' END, '{}', create_date FROM rmq_message_stub
 """
-TABLES = ("message_stub", "consume_log", "escalation", "audit", "reconcile_finding")
+TIMED = """
+UPDATE rmq_consume_log SET message_id = upper(lpad(to_hex(
+    (extract(epoch FROM create_date) * 1000)::bigint), 12, '0') || '70008' || lpad('', 15, '0'))
+"""
 
 
 @pytest.fixture
@@ -210,3 +213,17 @@ def test_times_lead_to_their_part_of_the_table(large: ReliableMQ, browse: Browse
     rows = client.get(f"/stubs?until={until}&limit=1&format=json").text
     newest = json.loads(rows)[0]["message_id"]
     assert int(newest) == ROWS - 10_001
+
+
+def test_ids_with_times_lead_to_the_attempts_before_a_time(
+    large: ReliableMQ, browse: Browse
+) -> None:
+    with large.database.engine.begin() as connection:
+        connection.execute(text(TIMED))
+    with large.database.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(text("VACUUM ANALYZE rmq_consume_log"))
+    with steps_read(large) as read:
+        page = browse().get("/consume-logs?until=-4h").text
+    assert max(read.values()) <= READ_MAX
+    assert page.count('<a class="id"') == 50
