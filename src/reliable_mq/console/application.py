@@ -86,25 +86,10 @@ def console_app(
             increment.
         ExtraMissing: the extra `console` is not installed, or `oidc`.
     """
-    if allow is not None and (users is not None or oidc is not None):
-        raise ConfigurationError("give either allow=, or users= and oidc=")
     provider = None if oidc is None else _provider_of(oidc)
-    door = Door(
-        UserFile(Path(users)) if users is not None else None,
-        allow,
-        actor(),
-        None if provider is None else Oidc(provider.host, provider.settings.proof),
-    )
-    folder = Path(runs) if runs else None
-    if folder is not None and not folder.is_dir():
-        raise ConfigurationError(f"--runs {folder}: there is no such folder")
-    sources = ConsoleSources(
-        mq,
-        broker=broker,
-        runs=folder,
-        stores=stores_of(stores),
-        increment_options=increment_options,
-    )
+    door = _door_of(users, allow, provider)
+    folder = _folder_of(runs)
+    sources = ConsoleSources(mq, broker, folder, stores_of(stores), increment_options)
     seal = Seal(secret.encode() if secret else secrets.token_bytes(32))
     figures = ConsoleFigures()
     hidden = () if folder is not None else (RUN_FILES.name,)
@@ -189,6 +174,26 @@ def mount(
         return ConsoleBeside(app, checked_place(path), console)
     app.mount(checked_place(path), console)
     return app
+
+
+def _door_of(
+    users: Path | str | None, allow: Allow | None, provider: "OidcProvider | None"
+) -> Door:
+    if allow is not None and (users is not None or provider is not None):
+        raise ConfigurationError("give either allow=, or users= and oidc=")
+    return Door(
+        UserFile(Path(users)) if users is not None else None,
+        allow,
+        actor(),
+        None if provider is None else Oidc(provider.host, provider.settings.proof),
+    )
+
+
+def _folder_of(runs: Path | str | None) -> Path | None:
+    folder = Path(runs) if runs else None
+    if folder is not None and not folder.is_dir():
+        raise ConfigurationError(f"--runs {folder}: there is no such folder")
+    return folder
 
 
 def _provider_of(settings: "OidcSettings") -> "OidcProvider":

@@ -102,7 +102,6 @@ class ConsoleSources:
     def __init__(
         self,
         mq: ReliableMQ,
-        *,
         broker: str = "",
         runs: Path | None = None,
         stores: Mapping[str, Path] | None = None,
