@@ -117,3 +117,13 @@ def test_long_headers_do_not_stay_in_memory() -> None:
         kind(heads, {**ADA, b":path": b"/%d" % number, SIGNED: b"x" * 300})
         heads.invariants()
     assert 0 < len(heads._kept) < 20
+
+
+def test_many_short_headers_do_not_stay_in_memory() -> None:
+    """Each costs an object, however few bytes it has."""
+    heads = RequestHeads()
+    heads.of([*ADA.items(), *((b"x%d" % number, b"") for number in range(250))])
+    assert not heads._kept
+    heads.of(list(ADA.items()))
+    assert heads._kept
+    heads.invariants()

@@ -102,6 +102,7 @@ def test_spoilt_bytes_are_read_as_protobuf_reads_them_or_left(data: st.DataObjec
         body_of(entry(handle=HANDLE + " 5")),
         body_of(entry(handle=HANDLE.replace("39", "-39"))),
         body_of(entry(handle=HANDLE.replace("39", "3" * 40))),
+        body_of(entry(handle=HANDLE.replace("39", "3" * 19))),
         body_of(entry()) + b"\x1a\x00",
         b"\x01" + body_of(entry())[1:],
     ],

@@ -163,7 +163,9 @@ def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
     run(test)
 
 
-def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_requests() -> None:
+def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test() -> None:
         async with serving() as echo:
             listener, most = echo.listener, listener_module._NEW_AT_ONCE
@@ -176,15 +178,22 @@ def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_reques
             listener.is_held_back = False
             listener._schedule_turn()
             await eventually(lambda: len(echo.seen) == most + 2)
+            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
             listener.turns.single_at = 0.0
-            assert not listener.is_flooded, "nobody waits for a send"
+            listener.hold_flood(is_storing=True)
+            assert not listener.is_held_back, "nobody waits for a send"
+            assert not listener.pace.creators, "what was created before does not count later"
+
             listener.turns.single_at = time.monotonic() + 60
-            assert listener.is_flooded
-            echo.seen.pop()
-            assert not listener.is_flooded
-            echo.seen.append(echo.seen[0])
+            listener.hold_flood(is_storing=True)
+            assert listener.is_held_back
             listener.go_on()
-            assert not listener.pace.creators, "the queues are made"
+            listener.hold_flood(is_storing=True)
+            assert not listener.is_held_back, "nothing was created since"
+            echo.seen += echo.seen
+            listener.hold_flood(is_storing=False)
+            assert not listener.is_held_back, "nothing would end it"
+            assert listener.pace.is_on
 
     run(test)
 
@@ -209,7 +218,8 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
             listener.is_held_back = False
             listener._schedule_turn()
             await eventually(lambda: len(echo.seen) == 11)
-            listener.hold_back()
+            monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
+            listener.hold_flood(is_storing=True)
             is_creating = False
 
             creator.write(SEND * 10)
@@ -226,7 +236,7 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
             await eventually(lambda: len(echo.seen) == 32)
             assert not listener.pace.held
 
-            listener.hold_back()
+            listener.is_held_back = True
             creator.write(SEND * 10)
             await eventually(lambda: listener._waiting)
             assert not listener.pace.held, "it has created nothing since"
@@ -245,9 +255,10 @@ def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten(
             (held,) = listener.connections.values()
             assert await is_served(*await connect(echo))
             monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
+            monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
             listener.turns.created = lambda: 1
             listener.pace.note(held)
-            listener.hold_back()
+            listener.hold_flood(is_storing=True)
             creator.write(SEND * 10)
             await eventually(lambda: listener.pace.held)
             held.cut_off("the test wants it")

@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, 
 from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores
+from reliable_mq.runtime import listener as listener_module
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.syncs import PromptSyncs
 from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.codes import RequestCode
 
 
 def test_the_files_of_new_queues_are_made_by_the_thread(
@@ -97,21 +100,22 @@ def test_queues_that_grow_while_others_are_synced_wait_for_the_next_checkpoint(
     assert all(disk.size_of(queue.path_of(0)) > 0 for queue in queues)
 
 
-def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
+def test_a_broker_lets_a_flood_go_on_when_the_queues_that_it_has_begun_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a flood of sends to new topics makes a few in one turn of the loop."""
     watch, count = Watch(), 5
-    held: list[int] = []
-    hold_back = Listener.hold_back
+    held: list[bool] = []
+    hold_flood = Listener.hold_flood
 
-    def holding_back(listener: Listener) -> None:
-        held.append(listener.turns.created())
-        hold_back(listener)
+    def holding(listener: Listener, *, is_storing: bool) -> None:
+        hold_flood(listener, is_storing=is_storing)
+        held.append(listener.is_held_back)
 
+    monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
     monkeypatch.setattr(FloodPace, "begin_anew", lambda _pace: None)
-    monkeypatch.setattr(Listener, "is_flooded", True)
-    monkeypatch.setattr(Listener, "hold_back", holding_back)
+    monkeypatch.setattr(PromptSyncs, "start", lambda syncs, *job: syncs.others.start(*job))
+    monkeypatch.setattr(Listener, "hold_flood", holding)
 
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (server, peer):
@@ -123,5 +127,35 @@ def test_a_broker_holds_a_flood_back_until_the_queues_that_it_has_begun_exist(
 
     asyncio.run(scenario())
     assert not watch.causes
-    grown = [later - earlier for earlier, later in pairwise(held)]
-    assert max(grown) == 2, "a topic and its queue"
+    assert any(held), "a sync was on its way"
+
+
+def test_a_flood_is_never_held_back_for_a_message_that_nobody_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who creates topics keeps a pace. All others have their turns, though nothing is stored."""
+    watch = Watch()
+    held: list[bool] = []
+    hold_flood = Listener.hold_flood
+
+    def holding(listener: Listener, *, is_storing: bool) -> None:
+        listener.turns.single_at = time.monotonic()
+        hold_flood(listener, is_storing=is_storing)
+        held.append(listener.pace.is_on)
+
+    monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
+    monkeypatch.setattr(Listener, "hold_flood", holding)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            listener = server.listener
+            (creator, *_) = listener.connections.values()
+            for number in range(5):
+                listener.pace.note(creator)
+                fields = {"topic": f"new-{number}", "readQueueNums": 1, "writeQueueNums": 1}
+                await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"perm": 6})
+                assert not listener.is_held_back
+
+    asyncio.run(scenario())
+    assert not watch.causes
+    assert any(held)

@@ -154,6 +154,15 @@ def test_sends_of_one_shape_stand_together_until_another_frame_comes() -> None:
     assert peer.reader.count == 5
 
 
+def test_no_more_sends_stand_together_than_a_turn_should_handle() -> None:
+    """The turn of a connection ends between two commands."""
+    peer = Peer()
+    peer.feed(frame_of())
+    commands = peer.feed(*[frame_of()] * 35)
+    sizes = [len(each.bodies) for each in commands if isinstance(each, KnownSends)]
+    assert sizes == [16, 16, 3]
+
+
 def test_what_a_connection_can_make_a_broker_remember_is_limited() -> None:
     peer = Peer()
     for size in range(400):

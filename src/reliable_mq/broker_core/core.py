@@ -627,8 +627,8 @@ class BrokerCore:
 
     @property
     def created(self) -> int:
-        """A count that grows with each new topic, and each queue that gets its first message."""
-        return self.state.store.appender.begun + len(self.state.topics.by_name)
+        """A count that grows with each change of a topic, and each queue's first message."""
+        return self.state.store.appender.begun + self.state.topics.version.counter
 
     def index_some(self, now_ms: int) -> bool:
         """Add some more records to the index; return whether more is to be done.

@@ -13,7 +13,8 @@ from reliable_mq.gateway.hpack import Headers
 
 TIMEOUT = b"grpc-timeout"
 _CHANGING = (b"x-mq-request-id", TIMEOUT)
-_KEPT_SIZE_MAX = 4096  # bytes of names and values that are kept for a silent connection
+_KEPT_SIZE_MAX = 4096  # of what is kept for a silent connection: bytes of names and values, and
+_EACH_SIZE = 16  # so much for each header
 _is_plain = re.compile(rb"[!-~]+").fullmatch
 
 
@@ -88,7 +89,7 @@ class RequestHeads:
 
     def _keep(self, head: RequestHead, headers: Headers) -> None:
         names = [name for name, _ in headers]
-        size = sum(map(len, names)) + sum(len(value) for _, value in headers)
+        size = sum(len(name) + len(value) + _EACH_SIZE for name, value in headers)
         if size > _KEPT_SIZE_MAX:
             return
         self._path_at = names.index(b":path")

@@ -24,7 +24,7 @@ _ALL_ACKNOWLEDGED, _RESULTS = sized(_ANSWER["status"], STATUS_OK), _ANSWER["entr
 _ACKNOWLEDGED = sized(_RESULT["status"], STATUS_OK)
 _MORE, _BITS = 0x80, 0x7F  # of a number: it goes on, and the bits of a byte
 _HANDLE_SPACES = 8
-_DIGITS_MAX = 36  # of two numbers: more are none of a broker
+_DIGITS_MAX = 18  # of a number: more are none of a broker
 
 
 class UsualAck(NamedTuple):
@@ -93,7 +93,7 @@ def _place(handle: str) -> tuple[PopHandle, int] | None:
     if handle.count(" ") != _HANDLE_SPACES:
         return None
     text, offset, last = handle.rsplit(" ", 2)
-    if not (offset.isdecimal() and last.isdecimal()) or len(offset) + len(last) > _DIGITS_MAX:
+    if not (offset.isdecimal() and last.isdecimal()) or max(len(offset), len(last)) > _DIGITS_MAX:
         return None
     return known_head(text), int(offset)
 

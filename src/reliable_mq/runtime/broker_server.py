@@ -312,9 +312,8 @@ class BrokerServer:
         if turn.batch or turn.files:
             self._is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
-            listener, is_full = self._listener, self._log_writer.is_waiting_for_room
-            if listener.pace.creators and listener.is_flooded and not is_full:
-                listener.hold_back()
+            if self._listener.pace.creators:
+                self._listener.hold_flood(is_storing=self._log_writer.is_syncing)
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)

@@ -13,6 +13,8 @@ from reliable_mq.runtime.connection_roles import HeldConnection
 
 CREATED_A_SECOND = 2_000
 """Topics and queues. A send to a new topic creates both."""
+SECONDS_MAX = 1.0
+"""A client gives up after three."""
 
 
 class FloodPace:
@@ -52,14 +54,14 @@ class FloodPace:
 
         Args:
             waiting: loses them.
-            created: what they have created; the time is in proportion to it.
+            created: how much they have created; the time is in proportion to it.
         """
         for each in self.creators:
             if each in waiting:
                 del waiting[each]
                 self._held[each] = None
         if self._end is None:
-            seconds, self.is_on = created / CREATED_A_SECOND, True
+            seconds, self.is_on = min(created / CREATED_A_SECOND, SECONDS_MAX), True
             self._end = asyncio.get_running_loop().call_later(seconds, self._let_on)
 
     def takes(self, connection: HeldConnection) -> bool:

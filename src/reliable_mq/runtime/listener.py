@@ -262,23 +262,21 @@ class Listener:
         self._waiting[connection] = None
         self._schedule_turn()
 
-    @property
-    def is_flooded(self) -> bool:
-        """Whether those who wait for turns have created much, and others wait for a send.
+    def hold_flood(self, *, is_storing: bool) -> None:
+        """Let those wait that have created much while somebody else waits for a send.
 
-        All new queues will be made in one go.
+        Args:
+            is_storing: whether `go_on` is sure to come. Until then, all wait that wait for turns:
+                all new queues will be made in one go.
         """
-        return self._created_lately > _NEW_AT_ONCE and self.turns.is_short
-
-    @property
-    def _created_lately(self) -> int:
-        return self.turns.created() - self._made
-
-    def hold_back(self) -> None:
-        """Let all that wait for a turn wait for `go_on`, and longer if they have created much."""
-        self.pace.hold(self._waiting, self._created_lately)
-        self._made = self.turns.created()
-        self.is_held_back = True
+        if not self.turns.is_short:
+            self.pace.begin_anew()  # what was created while nobody waited does not count
+            return
+        now = self.turns.created()
+        if now - self._made > _NEW_AT_ONCE:
+            self.pace.hold(self._waiting, now - self._made)
+            self._made = now
+            self.is_held_back = self.is_held_back or is_storing
 
     def _let_on(self, connections: Sequence[HeldConnection]) -> None:
         self._waiting.update(dict.fromkeys(connections))

@@ -105,7 +105,7 @@ class LogWriter:
         self._unsaved: dict[str, FileText] = {}  # configuration files that wait for room
         self._held: deque[Callable[[], bool]] = deque()  # used in the thread only
         self._end = 0  # how far the log was written
-        self._is_syncing = False
+        self.is_syncing = False  # then `on_stored` is called
         self._sync_later: asyncio.TimerHandle | None = None
         self._write_later: asyncio.TimerHandle | None = None
         self._files_later: asyncio.TimerHandle | None = None
@@ -188,7 +188,7 @@ class LogWriter:
         if self._on_written is not None:
             self._on_written(batch)
         if not self._sync_interval:
-            if not self._is_syncing:
+            if not self.is_syncing:
                 self.sync()
             return
         if self._sync_later is None:
@@ -231,7 +231,7 @@ class LogWriter:
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None
-        if self._is_syncing:  # a sync longer than the interval; newer batches come next
+        if self.is_syncing:  # a sync longer than the interval; newer batches come next
             self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
         elif self._unsynced:
             try:
@@ -243,18 +243,18 @@ class LogWriter:
         """Begin to sync all batches written so far."""
         files, end = list(self._unsynced), self._end
         self._unsynced.clear()
-        self._is_syncing = True
+        self.is_syncing = True
         self._settled.clear()
 
         def synced() -> None:
-            self._is_syncing = False
+            self.is_syncing = False
             try:
                 self._on_stored(end, True)
-                if self._unsynced and not self._sync_interval and not self._is_syncing:
+                if self._unsynced and not self._sync_interval and not self.is_syncing:
                     self.sync()
             except Exception as error:  # noqa: BLE001 - on_broken handles it
                 self._on_broken(error)
-            if not self._is_syncing:
+            if not self.is_syncing:
                 self._settled.set()
 
         size, self._sync_end = end - self._sync_end, end
@@ -345,8 +345,8 @@ class LogWriter:
 
         Work that waits for a descriptor is left undone.
         """
-        while self._is_syncing or self._unsynced:
-            if not self._is_syncing:
+        while self.is_syncing or self._unsynced:
+            if not self.is_syncing:
                 self.sync()
             await self._settled.wait()
             if _SYNC in self._lacking:

@@ -22,8 +22,9 @@ from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, Recognise, header_info
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
 
-_SHAPES_MAX = 16  # of a connection: one for each number of digits of queue and opaque
-_HEADER_SIZE_MAX = 1024  # bytes
+_SHAPES_MAX = 8  # of a connection: one for each number of digits of queue and opaque
+_HEADER_SIZE_MAX = 512  # bytes; the shapes of a connection have 22 KB at most
+_TOGETHER_MAX = 16  # sends of one command: the turn of a connection ends between two commands
 _LEARNT_AT_ONCE = 32
 _LEARNT_OF = 256  # later one in so many: the sends of a client may have nothing in common
 
@@ -176,7 +177,11 @@ class SendShape:
         is_written_so = is_written_so and queue >= self._least_queue and time >= _FIRST_TIME
         if not (is_written_so and key.isalnum()):
             return None
-        if isinstance(before, KnownSends) and before.shape is self:
+        if (
+            isinstance(before, KnownSends)
+            and before.shape is self
+            and len(before.bodies) < _TOGETHER_MAX
+        ):
             before.values.append(values)
             before.bodies.append(data[body_at:end])
             return before
