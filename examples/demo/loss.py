@@ -58,8 +58,7 @@ def delete_message(store: Path, message: AcknowledgedMessage) -> int:
         DemoFailed: when it is not where the broker said it was.
     """
     queue = store / "consumequeue" / message.topic / str(message.queue_id)
-    queue_file, at = _file_and_place(queue, message.queue_offset * _UNIT.size)
-    log_offset, size = _unit_at(queue_file, at)
+    queue_file, at, log_offset, size = _unit_at(queue, message.queue_offset * _UNIT.size)
     with queue_file.open("r+b") as units:
         log_file, place = _file_and_place(store / "commitlog", log_offset)
         with log_file.open("r+b") as log:
@@ -77,17 +76,21 @@ def delete_message(store: Path, message: AcknowledgedMessage) -> int:
 @retry(
     retry=retry_if_exception_type(DemoFailed),
     wait=wait_fixed(0.05),
-    stop=stop_after_delay(10),
+    stop=stop_after_delay(30),
     reraise=True,
 )
-def _unit_at(queue_file: Path, at: int) -> tuple[int, int]:
-    """Return log offset and size of a unit; the broker writes it some moments after it answered."""
+def _unit_at(queue: Path, position: int) -> tuple[Path, int, int, int]:
+    """Return file and place of a unit of a queue, and the log offset and size that it names.
+
+    The broker makes the file, and writes the unit, some moments after it answered.
+    """
+    queue_file, at = _file_and_place(queue, position)
     with queue_file.open("rb") as units:
         units.seek(at)
         log_offset, size, _tag = _UNIT.unpack(units.read(_UNIT.size).ljust(_UNIT.size, b"\0"))
     if not size:
         raise DemoFailed(f"{queue_file}: no unit is written at {at}")
-    return log_offset, size
+    return queue_file, at, log_offset, size
 
 
 def filler_for(record: Record) -> bytes:
@@ -110,7 +113,8 @@ def filler_for(record: Record) -> bytes:
 
 def _file_and_place(folder: Path, position: int) -> tuple[Path, int]:
     """Return the file that holds a position and the place in it; a name is its first position."""
-    starts = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    starts = [int(name) for name in names if name.isdigit()]
     start = max((start for start in starts if start <= position), default=None)
     if start is None:
         raise DemoFailed(f"{folder} has no file for position {position}")

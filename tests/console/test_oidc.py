@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -107,12 +108,12 @@ def now(seconds: float) -> int:
         ({"aud": [CLIENT, "another"]}, "another audience"),
         ({"aud": [CLIENT, "another"], "azp": "another"}, "another audience"),
         ({"azp": "another"}, "another audience"),
-        ({"exp": now(-120)}, "does not count"),
+        ({"exp": timedelta(seconds=-120)}, "does not count"),
         ({"exp": None}, "does not count"),
         ({"exp": "soon"}, "does not count"),
-        ({"iat": now(600)}, "does not count"),
+        ({"iat": timedelta(seconds=600)}, "does not count"),
         ({"iat": None}, "does not count"),
-        ({"nbf": now(600)}, "does not count"),
+        ({"nbf": timedelta(seconds=600)}, "does not count"),
         ({"nonce": "of another log-in"}, "its nonce is another one"),
         ({"nonce": None}, "its nonce is another one"),
         ({"sub": None}, "no subject"),
@@ -123,7 +124,10 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(
     browse: Browse, provider: Provider, wrong: dict[str, Any], line: str
 ) -> None:
     client = browse(oidc=settings(provider))
-    provider.told = wrong
+    provider.told = {
+        name: now(value.total_seconds()) if isinstance(value, timedelta) else value
+        for name, value in wrong.items()
+    }
     answer = enter(client, provider, "otto")
     assert answer.status_code == 403
     assert line in answer.text

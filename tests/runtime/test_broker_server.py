@@ -135,7 +135,7 @@ QUICK = {
         (BrokerCore, "index_some"),
         (BrokerCore, "begin_timer_checkpoint"),
         (MessageStore, "begin_checkpoint"),
-        (Housekeeping, "begin"),
+        (Housekeeping, "look"),
         (Registrar, "register"),
     ],
 )
