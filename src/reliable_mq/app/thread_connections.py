@@ -70,6 +70,8 @@ class Connections:
 
     #: whether relays of this process may send stubs that other processes committed
     shares_relays = True
+    #: whether relays may record plain sends a little later, many in one statement
+    records_later = True
     #: raises where no broker may be reached
     check_may_connect: Callable[[], None] = staticmethod(lambda: None)
 
@@ -240,7 +242,7 @@ class Connections:
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
-            may_defer=True,
+            may_defer=self.records_later,
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:

@@ -44,6 +44,7 @@ class MemoryConnections(Connections):
     """
 
     shares_relays = False
+    records_later = False
 
     def __init__(
         self,
