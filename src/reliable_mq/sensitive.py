@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -27,7 +28,15 @@ NAMES_MAX, NAME_LENGTH_MAX = 200, 200
 _MASKED_TOKEN = json.dumps(MASK)
 _ENCODED = "database64"
 """`data_base64` of a CloudEvent: a payload that cannot be looked into."""
+_CHECKSUM = "__CRC32#"
+"""The property with a checksum of the whole body, by Apache's clients and brokers."""
+_CHECKSUM_SAID = re.compile(r"\b(crc|has)( |</dt><dd>)[0-9a-f]{8}\b")
+"""In a sentence, and in the HTML of a report."""
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_HAS_FIELDS = re.compile(r"[{\[=:<]")
+"""A text without these signs has no field with a value: it is a sentence, or a value."""
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_BYTE_ORDER_MARK = "\ufeff"
 _OPENING, _CLOSING = ("{", "["), ("}", "]")
 
 
@@ -111,9 +120,9 @@ class SensitiveFields(msgspec.Struct, frozen=True):
         return _replaced(after, values)
 
     def masked_headers(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return properties of a message; those with the name of a sensitive field are masked."""
+        """Return properties of a message; those that have a sensitive field are masked."""
         return {
-            name: MASK if self._hides((_plain(name),)) else value
+            name: MASK if self._hides_header(name, value) else value
             for name, value in properties.items()
         }
 
@@ -127,22 +136,47 @@ class SensitiveFields(msgspec.Struct, frozen=True):
             return MASK
         return json.dumps(self.masked_headers(found)) if isinstance(found, dict) else MASK
 
+    def masked_evidence(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the evidence of a finding without checksums of the whole body.
+
+        Who knows the rest of a payload could try short values until the checksum is right.
+        """
+        if not self.names:
+            return dict(evidence)
+        return {
+            name: self.masked_sentence(value) if isinstance(value, str) else value
+            for name, value in evidence.items()
+            if not name.endswith("_crc")
+        }
+
+    def masked_sentence(self, said: str) -> str:
+        """Return a sentence or a report on findings without checksums; see `masked_evidence`."""
+        return _CHECKSUM_SAID.sub(rf"\1\2{MASK}", said) if self.names else said
+
+    def _hides_header(self, name: str, value: Any) -> bool:
+        if self._hides((_plain(name),)):
+            return True
+        return bool(self) and (name == _CHECKSUM or self._hides_text(str(value)))
+
     def _hides(self, way: tuple[str, ...]) -> bool:
         """Whether the value at the end of a way of plain names is sensitive."""
         if way and way[-1] == _ENCODED:
             return True
         return any(".".join(way[start:]) in self.names for start in range(len(way)))
 
-    def _hides_text(self, piece: str) -> bool:
-        """Whether a string of JSON has JSON in itself that has a sensitive field."""
-        inner = json.loads(piece)
-        if not inner.lstrip().startswith(_OPENING):
+    def _hides_text(self, words: str) -> bool:
+        """Whether a string has a sensitive field in itself, as JSON or as other text."""
+        inner = words.lstrip(_BYTE_ORDER_MARK)
+        if not _HAS_FIELDS.search(inner):
             return False
         text = _json_text(inner.encode("utf-8", "replace"))
-        if text is not None:
-            return any(True for _ in self._spans(text))
-        plain = _plain(inner)
-        return any(name.rpartition(".")[2] in plain for name in self.names)
+        if text is None:
+            plain = _plain(unquote(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), inner)))
+            return any(name.rpartition(".")[2] in plain for name in self.names)
+        found = json.loads(text)
+        if isinstance(found, str):
+            return self._hides_text(found)
+        return any(True for _ in self._spans(text))
 
     def _spans(self, text: str) -> Iterator[_Span]:
         """Yield the sensitive values of a JSON text, in order. A value without a name is one."""
@@ -171,7 +205,9 @@ class SensitiveFields(msgspec.Struct, frozen=True):
 
     def _hides_value(self, piece: str, names: tuple[str, ...]) -> bool:
         is_text = piece.startswith('"')
-        return not names or piece == _MASKED_TOKEN or (is_text and self._hides_text(piece))
+        if not names or piece == _MASKED_TOKEN:
+            return True
+        return is_text and self._hides_text(json.loads(piece))
 
 
 NOTHING_SENSITIVE = SensitiveFields()

@@ -44,6 +44,14 @@ CARD = fields("card_number", "customer.email")
         ('{"email":"shown"}', '{"email":"shown"}'),
         (r'{"p":"{\"card_number\":\"4111-1111\"}"}', '{"p":"[masked]"}'),
         (r'{"p":"{\"card_number\":\"4111-1111"}', '{"p":"[masked]"}'),
+        (r'{"p":"\"{\\\"card_number\\\":\\\"4111-1111\\\"}\""}', '{"p":"[masked]"}'),
+        (r'{"p":"request: {\"card_number\": \"4111-1111\"}"}', '{"p":"[masked]"}'),
+        (r'{"p":"request: {\"card\\u005fnumber\": \"4111-1111\"}"}', '{"p":"[masked]"}'),
+        (r'{"p":"\ufeff{\"card_number\":\"4111-1111\"}"}', '{"p":"[masked]"}'),
+        ('{"p":"order=1&card%5Fnumber=4111-1111"}', '{"p":"[masked]"}'),
+        ('{"p":"<card-number>4111-1111</card-number>"}', '{"p":"[masked]"}'),
+        ('{"p":"a: b","q":"the card_number is missing"}', None),
+        (r'{"p":"\"{\\\"a\\\":1}\""}', r'{"p":"\"{\\\"a\\\":1}\""}'),
         (r'{"p":"[urgent] call","q":"{\"a\":1}"}', r'{"p":"[urgent] call","q":"{\"a\":1}"}'),
         ('{"data":{"card_number":"4111-1111"}}', '{"data":{"card_number":"[masked]"}}'),
         ('{"data_base64":"NDExMS0xMTEx"}', '{"data_base64":"[masked]"}'),
@@ -113,9 +121,12 @@ def test_a_mask_at_another_place_is_refused(edited: str) -> None:
 def test_headers_with_the_name_of_a_field_are_masked() -> None:
     shown = CARD.masked_headers({"Card-Number": SECRET, "email": "shown"})
     assert shown == {"Card-Number": MASK, "email": "shown"}
+    assert CARD.masked_headers({"__CRC32#": "12"}) == {"__CRC32#": MASK}
+    assert CARD.masked_headers({"raw": f"cardNumber={SECRET}"}) == {"raw": MASK}
     assert CARD.masked_json('{"card_number":"4111-1111"}') == '{"card_number": "[masked]"}'
     assert CARD.masked_json("4111-1111") == CARD.masked_json("[1") == MASK
     assert fields().masked_json("x") == "x"
+    assert fields().masked_headers({"list": "[1]"}) == {"list": "[1]"}
 
 
 def test_topics_and_settings_name_sensitive_fields() -> None:

@@ -128,6 +128,10 @@ def test_a_person_changes_a_copy_without_seeing_what_is_sensitive(
     wrong = look(client, COPY, more=more | {"body": '{"note": "[masked]"}'})
     assert wrong.status_code == 409
     assert "[masked] is at note, where the first payload has no value" in wrong.text
+    for value, said in (("[masked]", "the same"), ("4111-2222", "a changed"), ("1", "a changed")):
+        guess = f'{{"amount": "ten", "card_number": "{value}"}}'
+        told = look(client, COPY, more=more | {"body": guess})
+        assert f"with {said} payload, {len(guess)} bytes" in told.text
     body = '{"amount": 10, "card_number": "[masked]"}'
     preview = look(client, COPY, more=more | {"body": body})
     assert f"with a changed payload, {len(body)} bytes" in preview.text
