@@ -24,7 +24,7 @@ from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
 from reliable_mq.client.configured import configured
-from reliable_mq.client.connecting.namespace import Namespace
+from reliable_mq.client.connecting.namespace import SEPARATOR, Namespace
 from reliable_mq.client.thread_client import Client
 from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.kept import KeptValue
@@ -37,6 +37,7 @@ from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_latency import LatencySample, Leg, LegTimes, SqlLatency
 from reliable_mq.measuring.sql_machines import Machines, machines_of
 from reliable_mq.measuring.sql_throughput import HOUR, Happening, SqlThroughput
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.telemetry.families import Sample
 
 T = TypeVar("T")
@@ -175,6 +176,20 @@ class ConsoleSources:
     def whole_name(self, topic: str) -> str:
         """Return the name of a topic at brokers: with its namespace, if there is one."""
         return Namespace(self.client_settings.namespace).full_name(topic)
+
+    def typed_name(self, name: str) -> str:
+        """Return the name at brokers of a topic or group that a person has typed or chosen.
+
+        With a namespace, a name without one is the application's own: brokers may have another
+        application's topic of that name. A name with a namespace is whole.
+        """
+        bare = name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        is_own = name in self.mq.topics or name in self.mq.consumer_groups
+        return self.whole_name(name) if is_own or SEPARATOR not in bare else name
+
+    def own_name(self, topic: str) -> str:
+        """Return the name of a topic as stubs have it: without the application's namespace."""
+        return Namespace(self.client_settings.namespace).own_name(topic)
 
     @property
     def why_no_cluster(self) -> str:
