@@ -100,6 +100,7 @@ def _topic_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
+            _where(admin.topics.delete(topic, dry_run=True))  # a broker may be away by now
             done = admin.topics.delete(topic)
         return {"topic": topic, "brokers": list(done.value)}, done.failures
 
@@ -147,6 +148,7 @@ def _group_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
+            _where(admin.groups.delete(group, dry_run=True))  # a member may have come by now
             done = admin.groups.delete(group, offsets=_with_offsets(sealed.chosen))
         return {"group": group, "brokers": list(done.value)}, done.failures
 
