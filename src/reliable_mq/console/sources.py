@@ -38,6 +38,7 @@ from reliable_mq.measuring.sql_latency import LatencySample, Leg, LegTimes, SqlL
 from reliable_mq.measuring.sql_machines import Machines, machines_of
 from reliable_mq.measuring.sql_throughput import HOUR, Happening, SqlThroughput
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.plain_text import printable
 from reliable_mq.telemetry.families import Sample
 
 T = TypeVar("T")
@@ -49,7 +50,12 @@ PART_SECONDS = 3.5
 _NOT_FOR_INCREMENTS = frozenset(
     {"--db", "--app", "--ledgers", "--key", "--follow", "--every", "--forget"}
     | {"--repair", "--repair-only", "--repair-rate", "--void"}
+    | {"--broker", "--cluster", "--table-prefix", "--prefix"}
 )
+FLAGS_OF_INCREMENTS = frozenset(
+    {"--increment", "--full", "--json", "--partial", "--no-partial", "--tell"}
+)
+"""Options of `reliable-mq reconcile` without a value, other than those that are not allowed."""
 STATEMENT_SECONDS = 5.0
 """The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
@@ -293,12 +299,18 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigurationError: an option says what the console knows, or does what no preview shows.
     """
+    is_value = False
     for each in options:
-        if each.partition("=")[0] in _NOT_FOR_INCREMENTS:
+        if is_value:
+            is_value = False
+            continue
+        name, gives, _ = each.partition("=")
+        if name in _NOT_FOR_INCREMENTS or name == "--" or not name.startswith("--"):
             raise ConfigurationError(
-                f"increment_options {each.partition('=')[0]}: the console gives the databases and"
+                f"increment_options {printable(name)}: the console gives the databases and"
                 " the broker itself, and an increment repairs nothing"
             )
+        is_value = not gives and name not in FLAGS_OF_INCREMENTS
     return tuple(options)
 
 
