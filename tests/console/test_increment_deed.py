@@ -135,6 +135,7 @@ def test_the_account_and_tls_that_code_gave_are_handed_on_and_secrets_of_the_con
         "RELIABLE_MQ_ACCESS_KEY": "another",
         "reliable_mq_client": '{"namespace": "bank"}',
         "RELIABLE_MQ_TLS_CERT": "/another.pem",
+        "RELIABLE_MQ_NAMESPACE": "bank",
     }
     found = increment_environment(ConsoleSources(made), inherited)
     assert found == {

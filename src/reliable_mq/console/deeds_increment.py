@@ -200,7 +200,7 @@ def increment_environment(sources: ConsoleSources, inherited: Mapping[str, str])
 
 def _without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables without those that the console gives, and without its own secrets."""
-    given = {f"{VARIABLE_PREFIX}{name}".upper() for name in ("client", *_ACCESS)}
+    given = {f"{VARIABLE_PREFIX}{name}".upper() for name in ("client", "namespace", *_ACCESS)}
     return {
         name: text
         for name, text in inherited.items()
