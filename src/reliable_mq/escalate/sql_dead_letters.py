@@ -142,8 +142,11 @@ class SqlDeadLetters:
         ids = list(message_ids)
         logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
         consumed = {row.message_id: row.consume_date for row in logs}
-        acts = connection.execute(self._acts, {"ids": ids})
-        retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
+        retried: dict[str, datetime] = {}
+        for row in connection.execute(self._acts, {"ids": ids}):
+            if _is_of(row.detail, group):  # the last row is not the newest if a clock went back
+                known = retried.get(row.message_id, row.create_date)
+                retried[row.message_id] = max(known, row.create_date)
         rows = connection.execute(self._stubs, {"ids": ids})
         status = {row.message_id: row.status for row in rows}
         return {
