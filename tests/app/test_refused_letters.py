@@ -53,8 +53,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     made = Known()
 
     @contextmanager
-    def given(*_: str) -> Iterator[tuple[Known, None]]:
-        yield made, None
+    def given(*_: str) -> Iterator[tuple[Known, None, None]]:
+        yield made, None, None
 
     monkeypatch.setattr(dlq, "_known", given)
     return made
