@@ -139,6 +139,15 @@ def test_a_group_with_members_is_not_deleted_under_them() -> None:
     assert playing.calls_of(DELETE) == []
 
 
+def test_a_broker_that_does_not_tell_of_members_is_a_failure_before_a_delete() -> None:
+    one = by_broker({"a": OFFLINE, "b": AWAY})
+    playing = two({ALL: has(g=ROW), CONSUMERS: one})
+
+    told = playing.play(groups.delete(cluster(), "g", offsets=True, dry_run=True))
+
+    assert (told.value, list(told.failures)) == (["a", "b"], ["b"])
+
+
 def test_a_group_is_deleted_with_its_retry_topic_and_its_dead_letters() -> None:
     playing = two(
         {

@@ -16,11 +16,18 @@ from tests.waiting import until
 from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.console import console_app
-from reliable_mq.errors import Unavailable
+from reliable_mq.errors import ConnectionLost, RemoteError, RequestTimeout, Unavailable
 from reliable_mq.escalate import sql_dead_letters, thread_dead_letters
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions
 
 pytestmark = pytest.mark.processes
+
+
+def raising(error: Exception) -> Any:
+    def refuse(*_: object) -> None:
+        raise error
+
+    return refuse
 
 
 def actions_of(shop: ReliableMQ, broker: str) -> DeadLetterActions:
@@ -110,14 +117,38 @@ def test_a_letter_that_the_broker_refused_is_retried_by_the_next_one(
     command = actions_of(shop, broker)
     seen = command.of_ids([letter], group)
     with monkeypatch.context() as patched:
-
-        def away(*_: object) -> None:
-            raise Unavailable("it is away")
-
-        patched.setattr(Browser, "redeliver", away)
-        assert [*command.retry(seen, actor="cron", why="").values()] == ["it is away"]
-    assert details(shop) == [{"group": group, "why": "", "outcome": "it is away"}]
+        patched.setattr(Browser, "redeliver", raising(RemoteError(1, "its disk is full")))
+        told = "code 1: its disk is full"
+        assert [*command.retry(seen, actor="cron", why="").values()] == [told]
+    assert details(shop) == [{"group": group, "why": "", "outcome": told}]
     assert [*command.retry(seen, actor="vera", why="").values()] == [""]
+
+
+@pytest.mark.parametrize("error", [RequestTimeout("no answer"), ConnectionLost("no answer")])
+def test_a_letter_without_a_clear_answer_is_left_alone_until_its_claim_ends(
+    broker: str,
+    group: str,
+    shop: ReliableMQ,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Unavailable,
+) -> None:
+    letter = give_up(broker, group)
+    command = actions_of(shop, broker)
+    seen = command.of_ids([letter], group)
+    with monkeypatch.context() as patched:
+        redeliver = Browser.redeliver
+
+        def unanswered(browser: Browser, to: str, message: Any) -> None:
+            redeliver(browser, to, message)
+            raise error
+
+        patched.setattr(Browser, "redeliver", unanswered)
+        (told,) = command.retry(seen, actor="cron", why="").values()
+    assert told == "no answer; it may have been sent: if it does not come, try again 120 s later"
+    assert details(shop) == [{"group": group, "why": "", "unclear": told}]
+    (again,) = command.retry(seen, actor="vera", why="").values()
+    assert again.startswith("meanwhile cron retries it")
+    until(lambda: copies(broker, group, letter) == 1)
 
 
 def test_a_process_sends_nothing_when_its_claim_may_have_ended(

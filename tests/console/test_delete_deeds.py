@@ -1,7 +1,9 @@
 """A topic and a group are deleted at a real broker: what is lost is told, and the name is typed."""
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 from tests.console.conftest import visitor
@@ -15,9 +17,10 @@ from tests.waiting import until
 
 from reliable_mq import Client, Consumed, Message, ReliableMQ, Subscription
 from reliable_mq.client.administering.groups import GroupChange
+from reliable_mq.client.administering.thread_admin import Groups, Topics
 from reliable_mq.console import console_app
 from reliable_mq.console.users import Role, add_user
-from reliable_mq.errors import NoRoute, NotFound
+from reliable_mq.errors import NoRoute, NotFound, RequestTimeout
 
 pytestmark = pytest.mark.processes
 TOPIC, GROUP = "topic-delete", "group-delete"
@@ -103,6 +106,49 @@ def test_a_group_with_members_is_not_deleted(
     assert answer.status_code == 409
     assert "members that are connected" in answer.text
     assert details(shop) == []
+
+
+def test_members_that_have_come_since_the_preview_keep_their_group(
+    broker: str, group: str, shop: ReliableMQ, client: TestClient
+) -> None:
+    topic = filled(broker, group)
+    preview = look(client, GROUP, more={"group": group})
+    with Client(broker) as member:
+        member.consume(Subscription(group=group, topics={topic: "*"}), lambda _messages: Consumed)
+        until(lambda: member.admin.groups.connections(group).value.members)
+        assert ended(client, start(client, preview, typed=group))["state"] == "failed"
+        assert group in member.admin.groups.all_settings().value
+    assert "members that are connected" in details(shop)[0][1]["outcome"]
+
+
+@pytest.mark.parametrize(("deed", "face"), [(TOPIC, Topics), (GROUP, Groups)])
+def test_a_broker_that_has_gone_since_the_preview_ends_the_delete(
+    broker: str,
+    group: str,
+    shop: ReliableMQ,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    deed: str,
+    face: Any,
+) -> None:
+    topic = filled(broker, group)
+    kind, name = ("topic", topic) if deed == TOPIC else ("group", group)
+    preview = look(client, deed, more={kind: name})
+    delete = face.delete
+
+    def one_is_away(at: Any, *given: Any, dry_run: bool = False, **more: Any) -> Any:
+        answers = delete(at, *given, dry_run=dry_run, **more)
+        return msgspec.structs.replace(answers, failures={"broker-b": RequestTimeout("no answer")})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(face, "delete", one_is_away)
+        started = start(client, preview, typed=name)
+        assert ended(client, started)["state"] == "failed"
+    with Client(broker) as asking:
+        assert topic in asking.admin.topics.names().value
+        assert group in asking.admin.groups.all_settings().value
+    ((_, detail),) = details(shop)
+    assert detail["outcome"].startswith("a broker does not answer, so nothing is deleted: broker-b")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.console.conftest import Browse
 from tests.console.doing_steps import WHY, done, ended, look, start, state_of
 from tests.console.planted_rows import NOW, insert_rows, run
@@ -15,10 +17,14 @@ from tests.console.test_guard import PASSWORD, log_in
 from tests.console.test_planted_text import check
 from tests.waiting import until
 
-from reliable_mq import ReliableMQ
+from reliable_mq import ClientSettings, ReliableMQ
+from reliable_mq.cli.main import build_app
+from reliable_mq.client.configured import of_environment
+from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.console import deeds_increment
 from reliable_mq.console.deeds import NothingToDo
-from reliable_mq.console.deeds_increment import increment_words
+from reliable_mq.console.deeds_increment import increment_environment, increment_words
+from reliable_mq.console.sources import FLAGS_OF_INCREMENTS, ConsoleSources, checked_options
 from reliable_mq.console.users import Role, add_user
 from reliable_mq.errors import ConfigurationError
 
@@ -84,10 +90,100 @@ def test_it_goes_on_in_the_folder_and_with_the_grace_of_the_last_one(tmp_path: P
         increment_words([], last | {"report": "/no/where/run-1/report.html"})
 
 
-@pytest.mark.parametrize("option", ["--db", "--repair=apply", "--void", "--follow", "--app"])
+def test_a_grace_time_that_was_given_is_kept_however_it_is_written() -> None:
+    last = {"report": "s3a://runs/run-1/report.html", "grace_seconds": 600}
+    words = increment_words(["--grace=5m", "--out=x"], last)
+    assert words == ["--increment", "--json", "--grace=5m", "--out=x"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--db", "--repair=apply", "--void", "--follow", "--app"),
+        *("--broker", "--broker=other:9876", "--cluster", "--table-prefix", "--prefix"),
+        *("other:mq", "--", "-"),
+    ],
+)
 def test_an_option_that_is_not_for_an_increment_is_refused(browse: Browse, option: str) -> None:
-    with pytest.raises(ConfigurationError, match="increment_options --"):
-        browse(increment_options=["--out", "x", option, "y"])
+    with pytest.raises(ConfigurationError, match=f"increment_options {option.partition('=')[0]}:"):
+        browse(increment_options=["--out", "x", "--partial", option, "y"])
+
+
+def test_the_values_of_options_are_no_arguments() -> None:
+    words = ["--out", "--db", "--full", "--store=x", "--memory", "2g"]
+    assert checked_options(words) == tuple(words)
+
+
+def test_the_options_without_a_value_are_those_of_the_command() -> None:
+    command: Any = typer.main.get_command(build_app(["reconcile"]))
+    reconcile = command.commands["reconcile"] if hasattr(command, "commands") else command
+    options = [each for each in reconcile.params if getattr(each, "is_flag", False)]
+    flags = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+    assert flags - {"--follow", "--forget"} == FLAGS_OF_INCREMENTS
+
+
+def test_the_account_and_tls_that_code_gave_are_handed_on_and_secrets_of_the_console_are_not(
+    tmp_path: Path,
+) -> None:
+    account = Credentials(access_key="shop", secret_key="its secret", security_token="now")
+    client = ClientSettings(credentials=account, tls=TLS(ca="/etc/ca.pem", verify=False))
+    made = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/shop.db", client=client)
+    inherited = {
+        "PATH": "/bin",
+        "RELIABLE_MQ_CONSOLE_SECRET": "of sessions",
+        "RELIABLE_MQ_CONSOLE_OIDC_SECRET": "of the log-in",
+        "RELIABLE_MQ_ACCESS_KEY": "another",
+        "reliable_mq_client": '{"namespace": "bank"}',
+        "RELIABLE_MQ_TLS_CERT": "/another.pem",
+        "RELIABLE_MQ_NAMESPACE": "bank",
+    }
+    found = increment_environment(ConsoleSources(made), inherited)
+    assert found == {
+        "PATH": "/bin",
+        "RELIABLE_MQ_DATABASE": made.database.url.render_as_string(hide_password=False),
+        "RELIABLE_MQ_TABLE_PREFIX": "rmq_",
+        "RELIABLE_MQ_BROKER": made.settings.broker,
+        "RELIABLE_MQ_ACCESS_KEY": "shop",
+        "RELIABLE_MQ_SECRET_KEY": "its secret",
+        "RELIABLE_MQ_SECURITY_TOKEN": "now",
+        "RELIABLE_MQ_TLS": "true",
+        "RELIABLE_MQ_TLS_CA": "/etc/ca.pem",
+        "RELIABLE_MQ_TLS_VERIFY": "false",
+    }
+    made.close()
+
+
+def test_variables_say_the_same_as_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Credentials(access_key="shop", secret_key="its secret")
+    client = ClientSettings(credentials=account, tls=TLS(cert="a.pem", key="b.pem", hostname="mq"))
+    made = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/shop.db", client=client)
+    for name, text in increment_environment(ConsoleSources(made), {}).items():
+        monkeypatch.setenv(name, text)
+    there = of_environment()
+    assert (there.credentials, there.tls) == (client.credentials, client.tls)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "namespace", "told"),
+    [("shop.db", "bank", "does not support the namespace bank"), ("my shop.db", "", "has a space")],
+)
+def test_what_the_command_cannot_get_is_told_before(
+    browse: Browse, tmp_path: Path, place: str, namespace: str, told: str
+) -> None:
+    made = ReliableMQ(
+        *("shop",),
+        database=f"sqlite:///{tmp_path}/{place}",
+        broker=f"embedded:{tmp_path}/store",
+        client=ClientSettings(namespace=namespace),
+    )
+    made.create_tables()
+    answer = look(browse(made), START)
+    assert answer.status_code == 409
+    assert told in answer.text
+    made.close()
 
 
 def test_an_increment_that_fails_is_told_and_written(

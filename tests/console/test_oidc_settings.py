@@ -1,5 +1,6 @@
 """The settings of a log-in at a provider, and the options of the command that make them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,25 @@ def test_settings_that_let_anybody_in_are_refused(
     with pytest.raises(ConfigurationError):
         settings(provider, **wrong)
     assert SECRET not in repr(settings(provider))
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ({"issuer": "https://another.example"}, True),
+        ({"client_id": "another"}, True),
+        ({"claim": "roles"}, True),
+        ({"name_claim": "email"}, True),
+        ({"roles": {"on-call": Role.VIEWER}}, True),
+        ({"public_url": "https://another.example"}, False),
+        ({"client_secret": "another"}, False),
+    ],
+)
+def test_sessions_end_when_it_changes_who_may_do_what(
+    provider: Provider, change: dict[str, Any], ends: bool
+) -> None:
+    made = settings(provider)
+    assert (replace(made, **change).proof != made.proof) is ends
 
 
 def options(**changed: Any) -> OidcOptions:

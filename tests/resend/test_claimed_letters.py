@@ -60,6 +60,21 @@ def test_a_letter_that_was_retried_since_the_caller_looked_is_not_sent_twice(
     assert begun(world, letters, seen, retry="t" * 32, now=late) == {}
 
 
+def test_a_letter_can_be_retried_after_the_clock_of_its_database_went_back(
+    world: World, letters: SqlDeadLetters
+) -> None:
+    give_up(world)
+    begun(world, letters, {A: None}, now=5000.0)
+    done(world, letters, now=5001.0)
+    begun(world, letters, {A: utc_datetime(5000.0)}, retry="s" * 32, now=300.0)
+    with world.database.engine.begin() as connection:
+        letters.done(connection, "g", [A], retry_id="s" * 32, now=301.0)
+        seen = letters.states(connection, "g", [A])[A].retried
+
+    assert seen == utc_datetime(5000.0)
+    assert begun(world, letters, {A: seen}, retry="t" * 32, now=600.0) == {}
+
+
 def test_what_the_broker_refused_can_be_retried_at_once(
     world: World, letters: SqlDeadLetters
 ) -> None:

@@ -104,7 +104,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
     back: str = "/"
     moments: tuple[str, ...] = ()
-    typed: Callable[[Chosen], str] | None = None
+    typed: Callable[[ConsoleSources, Chosen], str] | None = None
 
     @property
     def place(self) -> str:
@@ -112,11 +112,12 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
         return f"/{self.of_list.name}" if self.of_list else self.back
 
 
-def typed_fault(deed: Deed, chosen: Chosen, text: str) -> str:
+def typed_fault(deed: Deed, sources: ConsoleSources, chosen: Chosen, text: str) -> str:
     """Return what is wrong with the name that a person has typed; "": it is the right one."""
-    if deed.typed is None or text == deed.typed(chosen):
+    name = text if deed.typed is None else deed.typed(sources, chosen)
+    if text == name:
         return ""
-    return f"type {deed.typed(chosen)} to say that this is meant: what was typed is another name"
+    return f"type {name} to say that this is meant: what was typed is another name"
 
 
 def counted(counts: Mapping[str, int], what: str, shown: int = 12) -> list[str]:

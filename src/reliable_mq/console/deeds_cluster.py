@@ -42,6 +42,18 @@ def named(chosen: Chosen, kind: str) -> str:
     return name
 
 
+def named_at_brokers(sources: ConsoleSources, chosen: Chosen, kind: str) -> str:
+    """Return the name at brokers of the topic or group that a form names.
+
+    Raises the same errors as `named`.
+    """
+    return sources.typed_name(named(chosen, kind))
+
+
+def _own_topic(sources: ConsoleSources, chosen: Chosen) -> str:
+    return sources.own_name(named(chosen, "topic"))
+
+
 def now_of(sources: ConsoleSources) -> datetime:
     """Return the time by the clock of the first database, which has the audit of what is done."""
     return utc_datetime(next(iter(sources.databases.values())).clock.measured_now())
@@ -84,7 +96,7 @@ def _until(chosen: Chosen) -> datetime | None:
 
 
 def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    topic, until = named(chosen, "topic"), _until(chosen)
+    topic, until = _own_topic(sources, chosen), _until(chosen)
     if until is not None and until <= datetime.now(UTC):
         raise NothingToDo("the end of the pause is over already: name a time to come, or none")
     end = f"{until:%Y-%m-%d %H:%M:%S} UTC" if until else "it is resumed"
@@ -102,7 +114,7 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
-    topic, until = named(chosen, "topic"), _until(chosen)
+    topic, until = _own_topic(sources, chosen), _until(chosen)
     sources.mq.resending.pause(
         topic, until=until, note=order.why, by=order.actor, run_id=order.number
     )
@@ -110,7 +122,7 @@ def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Itera
 
 
 def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    topic = named(chosen, "topic")
+    topic = _own_topic(sources, chosen)
     gates = sources.mq.resending.topics().values()
     if not any(topic in each for each in gates):
         raise NothingToDo(f"topic {topic} is neither paused nor closed")
@@ -124,7 +136,7 @@ def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 
 def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    topic = named(sealed.chosen, "topic")
+    topic = _own_topic(sources, sealed.chosen)
     changed = sources.mq.resending.resume(
         topic, note=order.why, by=order.actor, run_id=order.number
     )
@@ -133,7 +145,7 @@ def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iter
 
 def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview]:
     def look(sources: ConsoleSources, chosen: Chosen) -> Preview:
-        group = named(chosen, "group")
+        group = named_at_brokers(sources, chosen, "group")
         with sources.admin() as admin:
             answers = admin.groups.settings(group)
         there = [name for name, each in answers.value.items() if each.may_consume != may_consume]
@@ -161,7 +173,7 @@ def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview
 
 def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order], Iterator[Part]]:
     def parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-        group = named(sealed.chosen, "group")
+        group = named_at_brokers(sources, sealed.chosen, "group")
 
         def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
             with sources.admin() as admin:
@@ -175,8 +187,10 @@ def _group_parts(may_consume: bool) -> Callable[[ConsoleSources, Sealed, Order],
     return parts
 
 
-def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[QueueReset]]:
-    group, topic, to = named(chosen, "group"), named(chosen, "topic"), chosen.more["to"]
+def _reset(
+    admin: Admin, place: Mapping[str, str], to: str, *, dry_run: bool
+) -> ClusterReply[list[QueueReset]]:
+    group, topic = place["group"], place["topic"]
     if to == START:
         return admin.offsets.reset_to_start(group, topic, dry_run=dry_run)
     if to == END:
@@ -186,11 +200,16 @@ def _reset(admin: Admin, chosen: Chosen, *, dry_run: bool) -> ClusterReply[list[
     )
 
 
+def _place(sources: ConsoleSources, chosen: Chosen) -> dict[str, str]:
+    return {kind: named_at_brokers(sources, chosen, kind) for kind in ("group", "topic")}
+
+
 def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
     if not chosen.more.get("to", "").strip():
         raise NothingToDo("say from when on the group reads again: a time, start, or end")
+    place = _place(sources, chosen)
     with sources.admin() as admin:
-        answers = _reset(admin, chosen, dry_run=True)
+        answers = _reset(admin, place, chosen.more["to"], dry_run=True)
     if answers.failures:
         away = [f"{name}: {words_of(error)}" for name, error in answers.failures.items()]
         raise NothingToDo(f"a broker does not answer, so nothing is reset: {'; '.join(away)}")
@@ -225,15 +244,15 @@ def _look_reset(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 def _reset_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
+    place = _place(sources, chosen)
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
-            done = _reset(admin, chosen, dry_run=False)
+            done = _reset(admin, place, chosen.more["to"], dry_run=False)
         queues = {
             f"{each.queue.broker_name}/{each.queue.queue_id}": [each.before, each.after]
             for each in done.value
         }
-        place = {"group": chosen.more["group"], "topic": chosen.more["topic"]}
         return place | {"queues": queues} if queues else {}, done.failures
 
     yield one_part(sources, sealed, order, "group reset", act)

@@ -13,7 +13,7 @@ from reliable_mq.cli.remote_words import words_of
 from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
-from reliable_mq.console.deeds_cluster import named, now_of, one_part
+from reliable_mq.console.deeds_cluster import named_at_brokers, now_of, one_part
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Part
@@ -54,19 +54,19 @@ def _lag_line(admin: Admin, group: str, topic: str) -> str:
 
 
 def _open_stubs(sources: ConsoleSources, topic: str) -> int:
-    """Return how many stubs of a topic are not confirmed."""
-    found = 0
+    """Return how many stubs of a topic are not confirmed. They have it without a namespace."""
+    found, own = 0, sources.own_name(topic)
     for name in sources.databases:
         with sources.reading(name) as (database, connection):
             stub = database.stubs.c
             unconfirmed = stub.status == StubStatus.UNCONFIRMED.value
             counted = select(func.count()).select_from(database.stubs)
-            found += connection.scalar(counted.where(unconfirmed, stub.topic == topic)) or 0
+            found += connection.scalar(counted.where(unconfirmed, stub.topic == own)) or 0
     return found
 
 
 def _look_topic(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    topic = named(chosen, "topic")
+    topic = named_at_brokers(sources, chosen, "topic")
     with sources.admin() as admin:
         where = _where(admin.topics.delete(topic, dry_run=True))
         stored = _stored(admin, topic)
@@ -96,10 +96,11 @@ def _look_topic(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 
 def _topic_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    topic = named(sealed.chosen, "topic")
+    topic = named_at_brokers(sources, sealed.chosen, "topic")
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
+            _where(admin.topics.delete(topic, dry_run=True))  # a broker may be away by now
             done = admin.topics.delete(topic)
         return {"topic": topic, "brokers": list(done.value)}, done.failures
 
@@ -111,7 +112,7 @@ def _with_offsets(chosen: Chosen) -> bool:
 
 
 def _look_group(sources: ConsoleSources, chosen: Chosen) -> Preview:
-    group = named(chosen, "group")
+    group = named_at_brokers(sources, chosen, "group")
     with sources.admin() as admin:
         where = _where(admin.groups.delete(group, dry_run=True))
         letters = _stored(admin, DEAD_LETTER_PREFIX + group)
@@ -143,10 +144,11 @@ def _look_group(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 
 def _group_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    group = named(sealed.chosen, "group")
+    group = named_at_brokers(sources, sealed.chosen, "group")
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
+            _where(admin.groups.delete(group, dry_run=True))  # a member may have come by now
             done = admin.groups.delete(group, offsets=_with_offsets(sealed.chosen))
         return {"group": group, "brokers": list(done.value)}, done.failures
 
@@ -162,7 +164,7 @@ DELETE_TOPIC = Deed(
     parts=_topic_parts,
     is_final=True,
     back="/topics",
-    typed=lambda chosen: chosen.more.get("topic", "").strip(),
+    typed=lambda sources, chosen: named_at_brokers(sources, chosen, "topic"),
 )
 DELETE_GROUP = Deed(
     name="group-delete",
@@ -173,5 +175,5 @@ DELETE_GROUP = Deed(
     parts=_group_parts,
     is_final=True,
     back="/groups",
-    typed=lambda chosen: chosen.more.get("group", "").strip(),
+    typed=lambda sources, chosen: named_at_brokers(sources, chosen, "group"),
 )

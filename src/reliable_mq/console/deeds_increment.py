@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec.structs import asdict
 from sqlalchemy import MetaData, inspect, select
 
 from reliable_mq.cli.reconcile_sources import PREFIX_VARIABLE
@@ -25,6 +26,7 @@ from reliable_mq.cli.shared_options import (
     BROKER_VARIABLE,
     DATABASE_VARIABLE,
 )
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_work_audit import begin_work, end_work
@@ -34,6 +36,7 @@ from reliable_mq.database.sql_run_tables import run_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.plain_text import printable
+from reliable_mq.settings import VARIABLE_PREFIX
 
 ACTION = "reconcile increment"
 _INCREMENT = "increment"
@@ -45,6 +48,13 @@ LOOK_SECONDS, STOP_SECONDS = 0.5, 8.0
 _TOLD = ("run_id", "findings_total")
 ENDS = (0, 2)
 """The exit codes of a run that has ended: clean, and with findings."""
+_ACCESS = (
+    *("access_key", "secret_key", "security_token"),
+    *("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_verify"),
+)
+"""The settings of an account and of TLS; each is a variable, too."""
+_OF_CONSOLE = f"{VARIABLE_PREFIX}CONSOLE_"
+"""Begins the variables of the console: secrets of its sessions, and of its log-in."""
 ERROR_LENGTH_MAX, SUMMARY_BYTES_MAX = 300, 64 << 20
 _ONE = threading.Lock()
 """Held while this process has an increment."""
@@ -74,9 +84,9 @@ def increment_words(options: Sequence[str], last: Mapping[str, Any] | None) -> l
         NothingToDo: the folder of the last increment is not at this machine.
     """
     words = ["--increment", "--json", *options]
-    if "--grace" not in options and last is not None:
+    if last is not None and not _is_given("--grace", options):
         words += ["--grace", f"{float(last['grace_seconds']):g}s"]
-    if any(each == "--out" or each.startswith("--out=") for each in options):
+    if _is_given("--out", options):
         return words
     if last is None or not last["report"]:
         return [*words, "--out", OUT]
@@ -89,6 +99,10 @@ def increment_words(options: Sequence[str], last: Mapping[str, Any] | None) -> l
     return [*words, "--out", out]
 
 
+def _is_given(name: str, options: Sequence[str]) -> bool:
+    return any(each == name or each.startswith(f"{name}=") for each in options)
+
+
 def _look(sources: ConsoleSources, _chosen: Chosen) -> Preview:
     if find_spec("pyspark") is None:
         raise NothingToDo(
@@ -96,6 +110,7 @@ def _look(sources: ConsoleSources, _chosen: Chosen) -> Preview:
         )
     if _ONE.locked():
         raise NothingToDo("an increment is under way already: see Work")
+    increment_environment(sources, {})
     last = _last(sources)
     words = increment_words(sources.increment_options, last)
     after = "everything, because there was no increment yet"
@@ -156,15 +171,54 @@ def _line(summary: Mapping[str, Any]) -> str:
     return f"run {summary.get('run_id')}: {result}"
 
 
-def _environment(sources: ConsoleSources) -> dict[str, str]:
+def increment_environment(sources: ConsoleSources, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the command: the databases, the broker, the account and TLS.
+
+    What code gives to the application is not in the environment of the console. The secrets of the
+    console itself are of no use to the command.
+
+    Raises:
+        NothingToDo: the application has what variables cannot say, or the command refuses.
+    """
+    client = sources.client_settings
+    if client.namespace:
+        raise NothingToDo(
+            f"reconciliation does not support the namespace {client.namespace}: stubs name topics"
+            " without it, the log with it"
+        )
     databases = sources.databases.values()
     urls = [each.url.render_as_string(hide_password=False) for each in databases]
-    inherited = {name: text for name, text in os.environ.items() if name != APPLICATION_VARIABLE}
-    return inherited | {
+    if any(each.split() != [each] for each in urls):
+        raise NothingToDo("the URL of a database has a space: an increment cannot get it")
+    ours = {
         DATABASE_VARIABLE: " ".join(urls),
         PREFIX_VARIABLE: next(iter(databases)).prefix,
         BROKER_VARIABLE: sources.broker,
     }
+    return _without_ours(inherited) | ours | _access_variables(client)
+
+
+def _without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those that the console gives, and without its own secrets."""
+    given = {f"{VARIABLE_PREFIX}{name}".upper() for name in ("client", "namespace", *_ACCESS)}
+    return {
+        name: text
+        for name, text in inherited.items()
+        if name.upper() not in given | {APPLICATION_VARIABLE}
+        and not name.upper().startswith(_OF_CONSOLE)
+    }
+
+
+def _access_variables(client: ClientSettings) -> dict[str, str]:
+    given: dict[str, str] = {}
+    if client.credentials is not None:
+        given |= asdict(client.credentials)
+    if client.tls is not None:
+        tls = client.tls
+        files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key, "hostname": tls.hostname}
+        given |= {"tls": "true", "tls_verify": str(tls.verify).lower()}
+        given |= {f"tls_{name}": text for name, text in files.items()}
+    return {f"{VARIABLE_PREFIX}{name.upper()}": text for name, text in given.items() if text}
 
 
 def _carried_out(sources: ConsoleSources, words: Sequence[str]) -> Iterator[str | dict[str, Any]]:
@@ -181,7 +235,7 @@ def _carried_out(sources: ConsoleSources, words: Sequence[str]) -> Iterator[str 
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=said,
-            env=_environment(sources),
+            env=increment_environment(sources, os.environ),
             start_new_session=True,  # Ctrl-C at the console must not kill it in the middle
         )
         told = _Told(said)

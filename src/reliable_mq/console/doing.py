@@ -151,7 +151,7 @@ class Doing:
             chosen=sealed.chosen,
             sealed=self._seal.sealed("preview", msgspec.json.encode(sealed)),
             fault=fault,
-            name=deed.typed(sealed.chosen) if deed.typed is not None else "",
+            name=deed.typed(self._sources, sealed.chosen) if deed.typed is not None else "",
             typed=given.get("typed", ""),
             why=given.get("why", ""),
             rate=given.get("rate", str(RATE)),
@@ -196,7 +196,7 @@ class Doing:
             raise HTTPException(403, "this preview is another person's: make one of your own")
         given = {name: _one(form, name).strip() for name in ("why", "rate", "typed")}
         fault = _why_fault(given["why"]) or _rate_fault(given["rate"])
-        fault = fault or typed_fault(deed, sealed.chosen, given["typed"])
+        fault = fault or typed_fault(deed, self._sources, sealed.chosen, given["typed"])
         if fault:
             return self._preview_page(request, deed, sealed, fault, given, 400)
         order = order_of(sealed, deed, person.name, given["why"], int(given["rate"]))

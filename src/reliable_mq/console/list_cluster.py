@@ -27,7 +27,7 @@ def _topics(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         now = sources.databases[name].clock.now()
         for topic, row in topics.items():
             until = row.paused_until if row.is_paused else row.probe_time
-            gates.setdefault(topic, []).append(
+            gates.setdefault(sources.whole_name(topic), []).append(
                 {
                     "gate": gate_of(row, now).value,
                     "gate_until": None if until is None else datetime.fromtimestamp(until, UTC),
@@ -37,7 +37,7 @@ def _topics(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
                 }
             )
     away: tuple[str, ...] = (sources.why_no_cluster,) if sources.why_no_cluster else ()
-    known = {*gates, *sources.mq.topics}
+    known = {*gates, *map(sources.whole_name, sources.mq.topics)}
     if not away:
         with sources.admin() as admin:
             answers = admin.topics.names(everything=bool(wanted.values.get("all")))
@@ -121,6 +121,9 @@ def _queues(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     group, topic = wanted.text("group"), wanted.text("topic")
     if not group:
         return ListPage(())
+    if group in sources.mq.consumer_groups:
+        group = sources.whole_name(group)
+    topic = sources.whole_name(topic) if topic in sources.mq.topics else topic
     with sources.admin() as admin:
         answers = admin.offsets.progress(group, topic)
         states = admin.groups.members(group)

@@ -25,7 +25,7 @@ from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
 from reliable_mq.client.configured import configured
-from reliable_mq.client.connecting.namespace import Namespace
+from reliable_mq.client.connecting.namespace import SEPARATOR, Namespace
 from reliable_mq.client.thread_client import Client
 from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.kept import KeptValue
@@ -39,6 +39,8 @@ from reliable_mq.measuring.sql_last_run import LastRun, last_run
 from reliable_mq.measuring.sql_latency import LatencySample, Leg, LegTimes, SqlLatency
 from reliable_mq.measuring.sql_machines import Machines, machines_of
 from reliable_mq.measuring.sql_throughput import HOUR, Happening, SqlThroughput
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.plain_text import printable
 from reliable_mq.telemetry.families import Sample
 
 T = TypeVar("T")
@@ -50,7 +52,12 @@ PART_SECONDS = 3.5
 _NOT_FOR_INCREMENTS = frozenset(
     {"--db", "--app", "--ledgers", "--key", "--follow", "--every", "--forget"}
     | {"--repair", "--repair-only", "--repair-rate", "--void"}
+    | {"--broker", "--cluster", "--table-prefix", "--prefix"}
 )
+FLAGS_OF_INCREMENTS = frozenset(
+    {"--increment", "--full", "--json", "--partial", "--no-partial", "--tell"}
+)
+"""Options of `reliable-mq reconcile` without a value, other than those that are not allowed."""
 STATEMENT_SECONDS = 5.0
 """The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
@@ -188,6 +195,20 @@ class ConsoleSources:
         """Return the name of a topic at brokers: with its namespace, if there is one."""
         return Namespace(self.client_settings.namespace).full_name(topic)
 
+    def typed_name(self, name: str) -> str:
+        """Return the name at brokers of a topic or group that a person has typed or chosen.
+
+        With a namespace, a name without one is the application's own: brokers may have another
+        application's topic of that name. A name with a namespace is whole.
+        """
+        bare = name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        is_own = name in self.mq.topics or name in self.mq.consumer_groups
+        return self.whole_name(name) if is_own or SEPARATOR not in bare else name
+
+    def own_name(self, topic: str) -> str:
+        """Return the name of a topic as stubs have it: without the application's namespace."""
+        return Namespace(self.client_settings.namespace).own_name(topic)
+
     @property
     def why_no_cluster(self) -> str:
         """Why the cluster cannot be asked; "": it can."""
@@ -297,12 +318,18 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigurationError: an option says what the console knows, or does what no preview shows.
     """
+    is_value = False
     for each in options:
-        if each.partition("=")[0] in _NOT_FOR_INCREMENTS:
+        if is_value:
+            is_value = False
+            continue
+        name, gives, _ = each.partition("=")
+        if name in _NOT_FOR_INCREMENTS or name == "--" or not name.startswith("--"):
             raise ConfigurationError(
-                f"increment_options {each.partition('=')[0]}: the console gives the databases and"
+                f"increment_options {printable(name)}: the console gives the databases and"
                 " the broker itself, and an increment repairs nothing"
             )
+        is_value = not gives and name not in FLAGS_OF_INCREMENTS
     return tuple(options)
 
 

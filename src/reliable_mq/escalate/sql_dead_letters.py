@@ -9,7 +9,8 @@ The broker cannot take part in a database transaction, so a retry has two transa
 The intent is also a claim, for `CLAIM_SECONDS`: `taken` names the dead letters that somebody else
 retries, or has retried since the caller looked. It is asked in the transaction of `begin`, and
 these transactions follow one another (`sql_one_at_a_time`). So of two processes that retry one dead
-letter at once, one sends it. `release` ends the claim on what the broker did not take.
+letter at once, one sends it. `release` ends the claim on what the broker did not take. What got no
+clear answer may have been sent, so that its claim runs on.
 
 If the process dies in between, the dead letter is still in its topic and its escalation is open.
 When the claim has ended, a person can retry it again, because consumers are idempotent.
@@ -95,7 +96,7 @@ class SqlDeadLetters:
         )
         self._acts = of_retries.where(act.changed == 1)
         self._claims = of_retries.where(act.run_id.is_not(None))
-        self._released = (
+        self._told = (
             update(audit.table)
             .where(act.message_id == bindparam("id"), act.run_id == bindparam("retry"))
             .values(detail=bindparam("told"))
@@ -141,8 +142,11 @@ class SqlDeadLetters:
         ids = list(message_ids)
         logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
         consumed = {row.message_id: row.consume_date for row in logs}
-        acts = connection.execute(self._acts, {"ids": ids})
-        retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
+        retried: dict[str, datetime] = {}
+        for row in connection.execute(self._acts, {"ids": ids}):
+            if _is_of(row.detail, group):  # the last row is not the newest if a clock went back
+                known = retried.get(row.message_id, row.create_date)
+                retried[row.message_id] = max(known, row.create_date)
         rows = connection.execute(self._stubs, {"ids": ids})
         status = {row.message_id: row.status for row in rows}
         return {
@@ -199,12 +203,36 @@ class SqlDeadLetters:
             retry_id: as `begin` had it.
             detail: what `begin` wrote.
         """
+        self._tell(connection, unsent, "outcome", retry_id, detail)
+
+    def note_unclear(
+        self,
+        connection: Connection,
+        maybe: Mapping[str, str],
+        *,
+        retry_id: str,
+        detail: Mapping[str, str],
+    ) -> None:
+        """Write to the audit why nobody knows whether dead letters were sent. Their claims run on.
+
+        The arguments are those of `release`.
+        """
+        self._tell(connection, maybe, "unclear", retry_id, detail)
+
+    def _tell(
+        self,
+        connection: Connection,
+        reasons: Mapping[str, str],
+        word: str,
+        retry_id: str,
+        detail: Mapping[str, str],
+    ) -> None:
         rows = [
-            {"id": message_id, "retry": retry_id, "told": detail_text({**detail, "outcome": why})}
-            for message_id, why in unsent.items()
+            {"id": message_id, "retry": retry_id, "told": detail_text({**detail, word: why})}
+            for message_id, why in reasons.items()
         ]
         if rows:
-            connection.execute(self._released, rows)
+            connection.execute(self._told, rows)
 
     def begin(
         self,

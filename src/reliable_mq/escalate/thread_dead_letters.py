@@ -18,7 +18,7 @@ from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import NoRoute, ReliableMQError, RemoteError
 from reliable_mq.escalate.dead_letter import DeadLetter, DeadLetterFilter, newest
 from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_dead_letters import (
@@ -37,6 +37,7 @@ AT_ONCE = 200
 """Most dead letters of one transaction."""
 _OPEN = ("waiting", "unknown")
 _BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=7))
+_UNCLEAR = f"; it may have been sent: if it does not come, try again {CLAIM_SECONDS:.0f} s later"
 _TOO_LATE = "it was not sent in time, because the broker is slow: retry it again"
 
 Outcome = dict[tuple[str, str], str]
@@ -153,7 +154,8 @@ class DeadLetterActions:
 
         What somebody else retries, or has retried since these were read, is left to them.
 
-        If the process dies meanwhile, the other dead letters stay where they are, and their
+        What got no clear answer may have been sent: its claim runs on, and the line says so. If the
+        process dies meanwhile, the other dead letters stay where they are, and their
         escalations stay open. You can retry them again after `CLAIM_SECONDS`.
         """
         outcome: Outcome = {}
@@ -161,13 +163,19 @@ class DeadLetterActions:
             for group, some in _parts(dead_letters):
                 retry = _Retry(group, os.urandom(16).hex(), actor, why, work)
                 ends = time.monotonic() + CLAIM_SECONDS / 2
-                refusals = self._begun(retry, some)
+                refusals, unclear = self._begun(retry, some), set[str]()
                 for each in some:
-                    if each.message.message_id not in refusals:
-                        refusals[each.message.message_id] = (
-                            _redelivered(browser, each) if time.monotonic() < ends else _TOO_LATE
-                        )
-                self._ended(retry, refusals)
+                    if each.message.message_id in refusals:
+                        continue
+                    why, is_clear = (
+                        _redelivered(browser, each)
+                        if time.monotonic() < ends
+                        else (_TOO_LATE, True)
+                    )
+                    refusals[each.message.message_id] = why
+                    if not is_clear:
+                        unclear.add(each.message.message_id)
+                self._ended(retry, refusals, unclear)
                 outcome |= {(group, each): line for each, line in refusals.items()}
         return outcome
 
@@ -196,15 +204,19 @@ class DeadLetterActions:
                 book.refuse(connection, refused, actor=retry.actor, why=retry.why, now=now)
         return taken
 
-    def _ended(self, retry: "_Retry", refusals: Mapping[str, str]) -> None:
+    def _ended(
+        self, retry: "_Retry", refusals: Mapping[str, str], unclear: Collection[str]
+    ) -> None:
         handed = [each for each, why in refusals.items() if not why]
-        unsent = {each: why for each, why in refusals.items() if why}
+        unsent = {each: why for each, why in refusals.items() if why and each not in unclear}
+        maybe = {each: refusals[each] for each in unclear}
         detail = intent(retry.group, retry.why, retry.work)
         for name, each in self._databases.items():
             now, book = each.clock.now(), self._books[name]
             with each.forgiving_engine.begin() as connection:
                 book.done(connection, retry.group, handed, retry_id=retry.number, now=now)
                 book.release(connection, unsent, retry_id=retry.number, detail=detail)
+                book.note_unclear(connection, maybe, retry_id=retry.number, detail=detail)
 
     def still_open(self, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return those that nobody has retried, voided or consumed meanwhile."""
@@ -300,9 +312,12 @@ def _with_copy(browser: Browser, dead_letter: DeadLetter) -> DeadLetter:
     return msgspec.structs.replace(dead_letter, state=state)
 
 
-def _redelivered(browser: Browser, dead_letter: DeadLetter) -> str:
+def _redelivered(browser: Browser, dead_letter: DeadLetter) -> tuple[str, bool]:
+    """Return the error of a retry ("": none), and whether it is clear that it was sent or not."""
     try:
         browser.redeliver(dead_letter.group, dead_letter.message)
+    except (RemoteError, NoRoute) as error:
+        return str(error) or type(error).__name__, True
     except ReliableMQError as error:
-        return str(error) or type(error).__name__
-    return ""
+        return f"{str(error) or type(error).__name__}{_UNCLEAR}", False
+    return "", True

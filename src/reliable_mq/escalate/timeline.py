@@ -290,7 +290,7 @@ def _of_alert(alert: Row) -> Iterator[TimelineEntry]:
 def _of_audit(audit: Row) -> TimelineEntry:
     changed = "" if audit["changed"] else " (nothing was changed)"
     detail = audit["detail"]
-    said = (detail.get("outcome"), detail.get("why"))
+    said = (detail.get("outcome"), detail.get("unclear"), detail.get("why"))
     why = "; ".join(str(each) for each in said if each)
     what = f"{audit['action']} by {audit['actor']}{changed}{': ' if why else ''}{why}"
     return TimelineEntry(audit["create_date"], "audit", what)

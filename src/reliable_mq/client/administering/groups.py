@@ -250,7 +250,8 @@ def delete(
         cluster: the cluster to ask.
         group: its name.
         offsets: delete its offsets too; then a new group with this name starts without offsets.
-        dry_run: return where it would be deleted, but delete nothing.
+        dry_run: return where it would be deleted, but delete nothing. A broker that does not tell
+            of members is a failure then, too.
 
     Returns:
         Where it existed, by broker name.
@@ -267,7 +268,7 @@ def delete(
         ids = ", ".join(member.client_id for member in online.value.members)
         raise UsageError(f"group {group} has members that are connected; stop them first: {ids}")
     if dry_run:
-        return ClusterReply(sorted(known.value), known.failures)
+        return ClusterReply(sorted(known.value), known.failures | online.failures)
     header = DeleteGroupHeader(group_name=group, clean_offset=offsets)
     asked = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
     deleted = yield from ask_all(cluster, brokers, asked, nothing, masters_only=True)
