@@ -29,7 +29,7 @@ def ledger(postgres_url: str) -> Iterator[Ledger]:
 
 
 class Series(NamedTuple):
-    """Handles messages as a worker with Redis does: without it there are receipts, and no series."""
+    """Handles messages as a worker with Redis does. Without it, they would have receipts."""
 
     url: str
     redis: str

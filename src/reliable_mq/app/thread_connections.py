@@ -240,7 +240,7 @@ class Connections:
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
-            may_defer=True,
+            may_defer=database.dialect == "postgresql",  # elsewhere no confirmation records it
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
