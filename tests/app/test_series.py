@@ -9,6 +9,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Handler, Ledger, Life, delivery, write_effect
 
+from reliable_mq.database.sql_handler_session import status_of
 from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry
@@ -170,3 +171,41 @@ def test_a_listener_on_the_connection_of_a_message_does_not_hear_the_next(
     assert series.outcomes(handler) == [CONSUMED] * 3
 
     assert heard == [A]
+
+
+def test_listeners_of_a_commit_commit_other_connections_as_ever(
+    series: Series, ledger: Ledger
+) -> None:
+    """A connection in AUTOCOMMIT has no transaction that another one could follow."""
+    insert = text("INSERT INTO effects VALUES (:id)")
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        engine = session.get_bind().engine
+        other = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+        def note(_session: Session) -> None:
+            with other.connect() as connection:
+                connection.execute(insert, {"id": f"after {message.message_id[0]}"})
+                connection.commit()
+
+        event.listen(session, "after_commit", note)
+        write_effect(session, message)
+
+    assert series.outcomes(handler) == [CONSUMED] * 3
+
+    assert ledger.effects() == [A, B, C, "after A", "after B", "after C"]
+
+
+@pytest.mark.parametrize(("version", "is_begun"), [((14, 9), False), ((15, 0), True)])
+def test_a_server_that_would_notify_late_begins_nothing_with_a_commit(
+    ledger: Ledger, version: tuple[int, int], is_begun: bool
+) -> None:
+    engine, kept = ledger.database.engine, ConnectionOfSeries(ledger.database.engine)
+    with ledger.database.handler_session() as session:
+        kept.lend(session)
+        engine.dialect.server_version_info = version
+        status = status_of(session.connection())
+        session.commit_and_begin()
+        assert status is not None
+        assert status() is is_begun
+    kept.release()
