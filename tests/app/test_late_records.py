@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
 from tests.waiting_database import until_somebody_waits
 
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Position
@@ -111,3 +112,22 @@ def test_a_result_that_the_table_refuses_holds_up_no_other(
     assert places(ledger) == [None, "broker-a"]
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith(f"relay: the table refuses where message {A} is stored: ")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("topic", "place"), [("orders", "broker-a"), ("copies", None)])
+def test_a_confirmation_records_where_the_stubs_own_message_is_not_a_copy_in_another_topic(
+    postgres_url: str, redis_url: str, ledger: Ledger, batch: int, topic: str, place: str | None
+) -> None:
+    """A bridge may copy messages under their ids into another topic, which the group consumes."""
+    ledger.create(A, B)
+    queue = MessageQueue(topic, "broker-a", 1)
+    copies = [replace(delivery(name), topic=topic, queue=queue) for name in (A, B)]
+
+    async def scenario() -> list[Outcome]:
+        async with Life(postgres_url, redis_url, batch=batch, topic=topic, lease=LONG) as life:
+            return await life.handle(*copies)
+
+    assert asyncio.run(scenario()) == [CONSUMED] * 2
+    assert places(ledger) == [place, place]
+    assert [each.status for each in ledger.stubs().values()] == [1, 1]
