@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from reliable_mq.database.sql_prepared import PreparedStatement, run_on_driver
 from reliable_mq.database.sql_types import UtcDateTime
@@ -131,6 +131,21 @@ def test_a_lost_connection_is_noticed_below_as_above(below: Engine) -> None:
         pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 60000)")
         with pytest.raises(DBAPIError) as raised:
+            WITH_ID.change(connection, {"id": 1})
+        assert raised.value.connection_invalidated
+        assert connection.invalidated
+    assert isinstance(raised.value, OperationalError)
+    assert getattr(raised.value.orig, "sqlstate", None) == "57P01"
+    assert raised.value.__cause__ is raised.value.orig
+    assert "terminating connection due to administrator command" in str(raised.value)
+
+
+def test_a_connection_that_the_driver_has_closed_is_noticed_below_as_above(below: Engine) -> None:
+    with below.connect() as connection:
+        connection.begin()
+        driver: Any = connection.connection.driver_connection
+        driver.close()
+        with pytest.raises(DBAPIError, match="closed") as raised:
             WITH_ID.change(connection, {"id": 1})
         assert raised.value.connection_invalidated
         assert connection.invalidated

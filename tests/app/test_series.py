@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Handler, Ledger, Life, delivery, write_effect
 
+from reliable_mq.database.sql_handler_session import status_of
+from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry
 
@@ -26,21 +29,32 @@ def ledger(postgres_url: str) -> Iterator[Ledger]:
     made.database.close()
 
 
-def handled(url: str, handler: Handler) -> list[Outcome]:
-    """Let one life handle three messages in a series; return their outcomes."""
+class Series(NamedTuple):
+    """Handles messages as a worker with Redis does. Without it, they would have receipts."""
 
-    async def scenario() -> list[Outcome]:
-        async with Life(url, None, handler=handler, lease=LONG) as life:
-            outcomes = await life.handle(*map(delivery, (A, B, C)))
-            with life.database.engine.connect() as connection:
-                assert connection.execute(OPEN).scalar_one() == 0
-            return outcomes
+    url: str
+    redis: str
 
-    return asyncio.run(scenario())
+    def outcomes(self, handler: Handler) -> list[Outcome]:
+        """Let one life handle three messages in a series; return their outcomes."""
+
+        async def scenario() -> list[Outcome]:
+            async with Life(self.url, self.redis, handler=handler, lease=LONG) as life:
+                outcomes = await life.handle(*map(delivery, (A, B, C)))
+                with life.database.engine.connect() as connection:
+                    assert connection.execute(OPEN).scalar_one() == 0
+                return outcomes
+
+        return asyncio.run(scenario())
+
+
+@pytest.fixture
+def series(postgres_url: str, redis_url: str) -> Series:
+    return Series(postgres_url, redis_url)
 
 
 def test_transactions_of_a_series_follow_each_other_on_one_connection(
-    postgres_url: str, ledger: Ledger
+    series: Series, ledger: Ledger
 ) -> None:
     places, seen = [], []
 
@@ -50,7 +64,7 @@ def test_transactions_of_a_series_follow_each_other_on_one_connection(
         assert isinstance(session.get_bind(), Engine)
         write_effect(session, message)
 
-    assert handled(postgres_url, handler) == [CONSUMED] * 3
+    assert series.outcomes(handler) == [CONSUMED] * 3
 
     assert seen == [[], [A], [A, B]]
     connections, transactions = zip(*places, strict=True)
@@ -58,7 +72,7 @@ def test_transactions_of_a_series_follow_each_other_on_one_connection(
 
 
 def test_a_commit_that_fails_in_a_series_takes_back_its_own_message_only(
-    postgres_url: str, ledger: Ledger
+    series: Series, ledger: Ledger
 ) -> None:
     with ledger.database.engine.begin() as connection:
         connection.execute(text("DROP TABLE effects"))
@@ -71,7 +85,7 @@ def test_a_commit_that_fails_in_a_series_takes_back_its_own_message_only(
         kind = "last" if message.message_id == C else "same"
         session.execute(insert, {"id": message.message_id, "kind": kind})
 
-    first, second, third = handled(postgres_url, handler)
+    first, second, third = series.outcomes(handler)
 
     assert (first, third) == (CONSUMED, CONSUMED)
     assert isinstance(second, Retry)
@@ -80,7 +94,7 @@ def test_a_commit_that_fails_in_a_series_takes_back_its_own_message_only(
 
 
 def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next_message(
-    postgres_url: str, ledger: Ledger
+    series: Series, ledger: Ledger
 ) -> None:
     found = []
 
@@ -90,22 +104,108 @@ def test_what_a_handler_sets_on_its_connection_does_not_reach_the_next_message(
         connection.execution_options(tenant=message.message_id)
         write_effect(session, message)
 
-    assert handled(postgres_url, handler) == [CONSUMED] * 3
+    assert series.outcomes(handler) == [CONSUMED] * 3
 
     assert found == [None, None, None]
     assert ledger.effects() == [A, B, C]
 
 
 def test_a_handler_that_drops_its_connection_does_not_keep_the_series_from_going_on(
-    postgres_url: str, ledger: Ledger
+    series: Series, ledger: Ledger
 ) -> None:
     def handler(message: ReceivedMessage, session: Session) -> None:
         write_effect(session, message)
         if message.message_id == A:
             session.connection().invalidate()
 
-    first, second, third = handled(postgres_url, handler)
+    first, second, third = series.outcomes(handler)
 
     assert isinstance(first, Retry)
     assert (second, third) == (CONSUMED, CONSUMED)
     assert ledger.effects() == [B, C]
+
+
+def test_a_statement_after_the_commit_of_one_message_loses_no_commit_of_the_next(
+    series: Series, ledger: Ledger
+) -> None:
+    """SQLAlchemy begins a transaction for it. The next session would only join that."""
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        connection = session.connection()
+        event.listen(session, "after_commit", lambda _: connection.execute(text("SELECT 1")))
+        write_effect(session, message)
+
+    assert series.outcomes(handler) == [CONSUMED] * 3
+
+    assert ledger.effects() == [A, B, C]
+    assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 1, 1]
+
+
+def test_a_statement_between_two_messages_of_a_series_loses_no_commit(ledger: Ledger) -> None:
+    """A thread of the last handler may still have the connection."""
+    kept = ConnectionOfSeries(ledger.database.engine)
+    insert = text("INSERT INTO effects VALUES (:id)")
+    for name in (A, B):
+        with ledger.database.handler_session() as session:
+            kept.lend(session)
+            connection = session.connection()
+            session.execute(insert, {"id": name})
+            session.commit_and_begin()
+            kept.keep(is_needed=True)
+        connection.execute(text("SELECT 1"))
+    kept.release()
+
+    assert ledger.effects() == [A, B]
+
+
+def test_a_listener_on_the_connection_of_a_message_does_not_hear_the_next(
+    series: Series, ledger: Ledger
+) -> None:
+    heard = []
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        if message.message_id == A:
+            event.listen(session.connection(), "commit", lambda _: heard.append(message.message_id))
+        write_effect(session, message)
+
+    assert series.outcomes(handler) == [CONSUMED] * 3
+
+    assert heard == [A]
+
+
+def test_listeners_of_a_commit_commit_other_connections_as_ever(
+    series: Series, ledger: Ledger
+) -> None:
+    """A connection in AUTOCOMMIT has no transaction that another one could follow."""
+    insert = text("INSERT INTO effects VALUES (:id)")
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        engine = session.get_bind().engine
+        other = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+        def note(_session: Session) -> None:
+            with other.connect() as connection:
+                connection.execute(insert, {"id": f"after {message.message_id[0]}"})
+                connection.commit()
+
+        event.listen(session, "after_commit", note)
+        write_effect(session, message)
+
+    assert series.outcomes(handler) == [CONSUMED] * 3
+
+    assert ledger.effects() == [A, B, C, "after A", "after B", "after C"]
+
+
+@pytest.mark.parametrize(("version", "is_begun"), [((14, 9), False), ((15, 0), True)])
+def test_a_server_that_would_notify_late_begins_nothing_with_a_commit(
+    ledger: Ledger, version: tuple[int, int], is_begun: bool
+) -> None:
+    engine, kept = ledger.database.engine, ConnectionOfSeries(ledger.database.engine)
+    with ledger.database.handler_session() as session:
+        kept.lend(session)
+        engine.dialect.server_version_info = version
+        status = status_of(session.connection())
+        session.commit_and_begin()
+        assert status is not None
+        assert status() is is_begun
+    kept.release()

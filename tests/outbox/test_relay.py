@@ -31,6 +31,12 @@ class MemoryBook:
         self.outcomes += outcomes
         self.there -= {outcome.message_id for outcome in outcomes}
 
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        self.record(outcomes, owner, now)
+        return set()
+
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
         self.renewed.append((set(message_ids), until))
 

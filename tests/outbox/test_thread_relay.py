@@ -29,6 +29,12 @@ class Book:
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         self.recorded += [outcome.message_id for outcome in outcomes]
 
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        self.record(outcomes, owner, now)
+        return set()
+
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
         self.renewed += message_ids
 

@@ -242,7 +242,8 @@ class Connections:
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
-            may_defer=self.records_later,
+            # Elsewhere no confirmation records a send first.
+            may_defer=self.records_later and database.dialect == "postgresql",
         )
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:

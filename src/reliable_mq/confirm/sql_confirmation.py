@@ -12,7 +12,7 @@ nothing to write, and the row and its indexes are written two times, not three.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -36,11 +36,23 @@ from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
-from reliable_mq.outbox.stub import Position, StubEvent, next_status
+from reliable_mq.outbox.stub import StubEvent, next_status
 
 _PLACE = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
 """The values of a stored message's position, and the column of each."""
-_NOWHERE: Mapping[str, Position] = MappingProxyType({})
+_STORED_IN = {"its_topic": "topic"} | _PLACE
+
+
+class StoredCopy(NamedTuple):
+    """Where a consumed copy of a message is stored. Another topic may have one of the same id."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+_NOWHERE: Mapping[str, StoredCopy] = MappingProxyType({})
 
 
 class SqlConfirmation:
@@ -106,7 +118,7 @@ class SqlConfirmation:
         group: str,
         message_ids: Sequence[str],
         now: float,
-        positions: Mapping[str, Position] = _NOWHERE,
+        positions: Mapping[str, StoredCopy] = _NOWHERE,
     ) -> None:
         """Confirm the stubs whose last required group is `group`, in this transaction.
 
@@ -136,18 +148,18 @@ class SqlConfirmation:
         if alone:
             statements.confirm_alone.execute(connection, values | places)
 
-    def _places_of_one(self, position: Position | None) -> dict[str, object]:
+    def _places_of_one(self, position: StoredCopy | None) -> dict[str, object]:
         """Return the parameters about the place of one message, if the statement has them."""
         if not self._takes_places:
             return {}
-        return {name: getattr(position, column, None) for name, column in _PLACE.items()}
+        return {name: getattr(position, column, None) for name, column in _STORED_IN.items()}
 
-    def _places_of_many(self, positions: Sequence[Position | None]) -> dict[str, object]:
+    def _places_of_many(self, positions: Sequence[StoredCopy | None]) -> dict[str, object]:
         if not self._takes_places:
             return {}
         return {
             name: [getattr(each, column, None) for each in positions]
-            for name, column in _PLACE.items()
+            for name, column in _STORED_IN.items()
         }
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
@@ -169,7 +181,7 @@ class SqlConfirmation:
 
 def _confirmed_sends(stubs: Table) -> tuple[PreparedStatement, PreparedStatement]:
     """Return PostgreSQL's statements that confirm, and record a first send: of one, of several."""
-    types = {name: stubs.c[column].type for name, column in _PLACE.items()}
+    types = {name: stubs.c[column].type for name, column in _STORED_IN.items()}
     row = rows_of_arrays({"id": stubs.c.message_id.type} | types)
 
     def confirmed(message_id: Any, given: Callable[[str], Any]) -> PreparedStatement:
@@ -177,6 +189,7 @@ def _confirmed_sends(stubs: Table) -> tuple[PreparedStatement, PreparedStatement
         is_first = and_(
             *(stub.count == 0, stub.broker_name.is_(None), not_(stub.missed)),
             given("new_broker").is_not(None),
+            stub.topic == given("its_topic"),
         )
         recorded = {column: given(name) for name, column in _PLACE.items()}
         recorded |= {"count": literal(1), "owner": null(), "lease_until": null()}

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
-from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_confirmation import StoredCopy, confirmation_of
 from reliable_mq.confirm.sql_telling import GroupNotices, NoticeInbox
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
@@ -46,7 +46,6 @@ from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
-from reliable_mq.outbox.stub import Position
 from reliable_mq.outcomes import Reject, retry_of_ours
 
 log = logging.getLogger(__name__)
@@ -447,14 +446,14 @@ class ConsumeTransaction:
         self._holding.pop(token, None)
 
 
-def _positions_of(attempts: Sequence[Attempt]) -> dict[str, Position]:
+def _positions_of(attempts: Sequence[Attempt]) -> dict[str, StoredCopy]:
     """Return where these messages are stored in their topic, by id; a copy in another is left out.
 
     A copy for another attempt lies in a topic of the consumer group.
     """
     return {
-        each.entry.message_id: Position(
-            each.entry.broker_name, each.entry.queue_id, each.entry.offset
+        each.entry.message_id: StoredCopy(
+            *(each.message.topic, each.entry.broker_name, each.entry.queue_id, each.entry.offset)
         )
         for each in attempts
         if each.message.queue.topic == each.message.topic

@@ -35,7 +35,8 @@ _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
 running_session = _running.get
 """Returns the session of the handler that runs here, or None."""
-_begins_next: ContextVar[bool] = ContextVar("reliable_mq_begins_next", default=False)
+_begins_next: ContextVar[PoolProxiedConnection | None]  # the connection whose COMMIT does it
+_begins_next = ContextVar("reliable_mq_begins_next", default=None)
 _held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
@@ -288,11 +289,12 @@ class HandlerSession(Session):
         super().commit()
 
     def commit_and_begin(self) -> None:
-        """Commit. On PostgreSQL the next transaction of the connection begins with it.
+        """Commit. On PostgreSQL 15 and newer the next transaction of the connection begins with it.
 
         That saves its BEGIN. The caller uses the connection for it at once, or gives it back.
         """
-        chained = _begins_next.set(True)
+        ours = None if self._connection is None else self._connection.connection
+        chained = _begins_next.set(ours)
         try:
             self.commit()
         finally:
@@ -467,7 +469,8 @@ def hold_transactions_of(engine: Engine) -> None:
             # otherwise the next user of the connection would commit what is open.
             dialect.do_rollback(connection)
             raise _not_yours()
-        if _begins_next.get() and _can_chain(dialect):
+        # Listeners of a commit may commit other connections, perhaps without a transaction.
+        if _begins_next.get() is connection and _can_chain(dialect):
             commit_and_chain(connection)
         else:
             commit(connection)
@@ -501,8 +504,11 @@ def commit_and_chain(connection: PoolProxiedConnection) -> None:
 
 
 def _can_chain(dialect: Dialect) -> bool:
-    """Return whether the server knows COMMIT AND CHAIN, as PostgreSQL does since version 12."""
-    return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (12,)
+    """Return whether COMMIT AND CHAIN does all that a COMMIT does: on PostgreSQL since version 15.
+
+    Versions 12 to 14 wake listeners of NOTIFY only once the connection has no open transaction.
+    """
+    return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (15,)
 
 
 def _check(statement: str, context: Any, dialect: str) -> None:

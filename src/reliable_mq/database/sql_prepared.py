@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
+from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_types import UtcDateTime
@@ -81,18 +82,37 @@ class PreparedStatement:
         if compiled is None:
             return None
         given = compiled.given(values)
-        cursor = connection.connection.cursor()
+        cursor: Any = None
         try:
+            cursor = connection.connection.cursor()
             cursor.execute(compiled.text, given)
         except BaseException as error:
-            cursor.close()
+            if cursor is not None:
+                cursor.close()
             again = _raised.set(error)
             try:
                 connection.exec_driver_sql(compiled.text, given)  # raises it, see `run_on_driver`
+            except DBAPIError as told:
+                if told.orig is error:
+                    raise
+                raise _with_cause(told, error, connection.dialect) from error
             finally:
                 _raised.reset(again)
             raise
         return cursor
+
+
+def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> BaseException:
+    """Return SQLAlchemy's form of `error`, after which the driver only `told` that it is closed."""
+    kind = dialect.loaded_dbapi.Error
+    if not isinstance(error, kind):
+        return error
+    return DBAPIError.instance(
+        *(told.statement, told.params, error, kind),
+        hide_parameters=told.hide_parameters,
+        connection_invalidated=told.connection_invalidated,
+        dialect=dialect,
+    )
 
 
 def run_on_driver(engine: Engine) -> None:

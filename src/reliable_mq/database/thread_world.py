@@ -92,12 +92,16 @@ class ConnectionOfSeries:
         self._engine = engine
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
+        self._had_events = False
 
     def lend(self, session: Session) -> None:
         """Let the transaction of a session run on the connection of the series."""
+        if self._connection is not None and not _is_free(self._connection):
+            self.release()
         if self._connection is None:
             self._connection = self._engine.connect()
             self._options = self._connection.get_execution_options()
+            self._had_events = _has_events(self._connection)
         session.connection(bind_arguments={"bind": self._connection})
 
     def keep(self, *, is_needed: bool) -> None:
@@ -105,7 +109,12 @@ class ConnectionOfSeries:
         there = self._connection
         if there is None:
             return
-        if not is_needed or there.invalidated or there.get_execution_options() != self._options:
+        if not (
+            is_needed
+            and _is_free(there)
+            and there.get_execution_options() == self._options
+            and _has_events(there) == self._had_events
+        ):
             self.release()
 
     def release(self) -> None:
@@ -113,6 +122,19 @@ class ConnectionOfSeries:
         there, self._connection = self._connection, None
         if there is not None:
             there.close()
+
+
+def _is_free(connection: Connection) -> bool:
+    """Return whether a transaction can begin on a connection.
+
+    A session would only join one that somebody else has begun: its commit would do nothing.
+    """
+    return not (connection.closed or connection.invalidated or connection.in_transaction())
+
+
+def _has_events(connection: Connection) -> bool:
+    """Return whether a connection has listeners of its own; there is no public question for it."""
+    return bool(getattr(connection, "_has_events", False))
 
 
 class _Scope(NamedTuple):

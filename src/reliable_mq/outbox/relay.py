@@ -77,6 +77,15 @@ class StubBook(Protocol):
         """Write down the results of the sends, for stubs that `owner` still owns."""
         ...
 
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        """Do the same for successful sends, without waiting; return the ids of locked rows.
+
+        A result that the table refuses is told in the log, and is not among them.
+        """
+        ...
+
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
         """Extend the lease to `until` for unsent stubs that `owner` still owns."""
         ...
@@ -198,12 +207,20 @@ class _Held(NamedTuple):
     is_renewed: bool = False
 
 
+class _Late(NamedTuple):
+    """A result that the table does not have yet. After `until` the scheduler sends the stub."""
+
+    until: float
+    outcome: SendOutcome
+
+
 class Relay:
     """Sends accepted stubs. Stubs of one (topic, ordering key) go strictly one after another.
 
     Invariant: a stub is in exactly one lane, and each lane is in the order of its rows. Threads
     may hand over their committed stubs in another order. No lease needs a look before
-    `_lease_due`. A result is recorded once: it is in `unrecorded` or in the table.
+    `_lease_due`. A result is recorded once: it is in `unrecorded` or in the table. A result that
+    cannot be written during a lease is dropped.
 
     Args:
         owner: the relay's name as a lease owner in the table.
@@ -216,9 +233,9 @@ class Relay:
         confirm_to: returns the topic from which this database reads notices of consumer groups
             with other databases; may raise the database's errors.
         arrives_again: is called with a topic when a send succeeds after sends to it failed.
-        may_defer: keep the results of plain sends in `unrecorded` until `record` is called. A
-            consumer of the same database may have settled most of these stubs by then, and their
-            rows need not be written a third time. Default: record every batch at once.
+        may_defer: keep the results of plain sends in `unrecorded` until `record` is called. If
+            a stub has one required group, its consumer may have recorded the send by then, and the
+            row need not be written a third time. Default: record every batch at once.
     """
 
     def __init__(
@@ -242,14 +259,16 @@ class Relay:
         self._open_halves = open_halves
         self._next_time = next_time
         self._owner = owner
-        self._lease = lease
+        self.lease = lease
         self._batch_max = batch_max
         self._confirm_to = confirm_to
         self._notice_topic = ""  # once known, it stays the same for the life of the process
         self._arrives_again = arrives_again
         self._may_defer = may_defer
         #: Results of sends that the table does not have yet.
-        self.unrecorded: list[SendOutcome] = []
+        self.unrecorded: list[_Late] = []
+        #: One of them should be recorded now: no confirmation records it.
+        self.is_record_due = False
         self._failing: set[str] = set()
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
         self._lease_due = math.inf
@@ -258,12 +277,12 @@ class Relay:
 
     def accept(self, stubs: Iterable[Stub], written: float) -> None:
         """Add stubs that were written under this relay's lease at `written` (seconds)."""
-        until = written + self._lease
+        until = written + self.lease
         for stub in stubs:
             # A stub without a key has its own lane: nothing must go before it.
             lane = (stub.topic, stub.ordering_key) if stub.ordering_key else ("", stub.message_id)
             insort(self._lanes.setdefault(lane, deque()), _Held(until, stub), key=_row)
-        self._lease_due = min(self._lease_due, until - self._lease / 2)
+        self._lease_due = min(self._lease_due, until - self.lease / 2)
 
     @property
     def waiting(self) -> int:
@@ -356,27 +375,42 @@ class Relay:
             *(stubs, self._next_time, now),
             confirm_to=self._notice_topic,
         )
-        known = [*self.unrecorded, *outcomes]
-        if self._may_defer and self._are_plain(stubs, outcomes):
-            self.unrecorded = known
-        else:
-            self._record(known, now)
+        late = self._late_ones(stubs, outcomes) if self._may_defer else {}
+        if at_once := [each for each in outcomes if each.message_id not in late]:
+            self._book.record(at_once, self._owner, now)
+        until = now + self.lease
+        self.unrecorded += [_Late(until, each) for each in outcomes if each.message_id in late]
+        self.is_record_due = self.is_record_due or not all(late.values())
         return outcomes
 
-    def _are_plain(self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome]) -> bool:
-        """Return: nobody waits for these results. Later stubs of a key do, and ends of halves."""
-        if self._open_halves or any(stub.ordering_key for stub in stubs):
-            return False
-        return all(each.error is None and each.arrives is None for each in outcomes)
+    def _late_ones(self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome]) -> dict[str, bool]:
+        """Return the ids whose results nobody waits for; True: a confirmation may record it first.
+
+        Later stubs of a key wait for a result, and so do ends of halves.
+        """
+        if self._open_halves:
+            return {}
+        plain = {
+            each.message_id for each in outcomes if each.error is None and each.arrives is None
+        }
+        return {
+            stub.message_id: len(stub.required_groups) == 1 and stub.deliver_time is None
+            for stub in stubs
+            if stub.message_id in plain and not stub.ordering_key
+        }
 
     def record(self, now: float) -> None:
-        """Record what is in `unrecorded`. Raises what the table raises; then nothing is lost."""
-        if self.unrecorded:
-            self._record(self.unrecorded, now)
+        """Record what is in `unrecorded`; rows that somebody locks stay there for the next call.
 
-    def _record(self, outcomes: list[SendOutcome], now: float) -> None:
-        self._book.record(outcomes, self._owner, now)
-        self.unrecorded = []
+        Raises what the table raises. Then nothing is lost whose lease has not ended.
+        """
+        if not self.unrecorded:
+            return
+        given = [each.outcome for each in self.unrecorded]
+        self.unrecorded = [each for each in self.unrecorded if each.until > now]
+        left = self._book.record_late(given, self._owner, now)
+        self.unrecorded = [each for each in self.unrecorded if each.outcome.message_id in left]
+        self.is_record_due = False
 
     def _look_at_leases(self, now: float) -> int:
         """Renew the leases of late commits; drop stubs whose lease has expired otherwise.
@@ -386,10 +420,10 @@ class Relay:
         """
         if now < self._lease_due:
             return 0
-        half = self._lease / 2
+        half = self.lease / 2
         held = [each for lane in self._lanes.values() for each in lane if not each.is_renewed]
         renewed = {each.stub.message_id for each in held if each.until - half <= now}
-        until = now + self._lease
+        until = now + self.lease
         if renewed:
             self._book.renew(renewed, self._owner, until)
         expired = 0

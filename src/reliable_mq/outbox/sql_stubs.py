@@ -11,6 +11,7 @@ the numbers are read back. The results of many sends are recorded in one stateme
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import StubStatus as Status
 from reliable_mq.database.sql_arrays import rows_of_arrays
+from reliable_mq.database.sql_faults import FaultLog, fault_line, is_row_refused
 from reliable_mq.database.sql_prepared import PreparedStatement
 from reliable_mq.database.sql_types import (
     EARLIEST,
@@ -50,6 +52,8 @@ from reliable_mq.database.sql_types import (
 )
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub, StubEvent, groups_of, groups_text, next_status
+
+log = logging.getLogger(__name__)
 
 # Literals: a database uses a partial index only if the statement's text has its condition.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
@@ -94,6 +98,7 @@ class SqlStubs:
     def __init__(self, engine: Engine, table: Table) -> None:
         self.engine = engine
         self._short = for_one_statement(engine)
+        self._faults = FaultLog(log, "relay")
         self.table = table
         stub = table.c
         self._inserts = StubInserts(table, engine.dialect.name)
@@ -212,6 +217,35 @@ class SqlStubs:
         with self._short.begin() as connection:
             self._records.record_outcomes(connection, outcomes, owner, now)
 
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        """Do the same for successful sends; return the ids of rows that others lock.
+
+        A consumer that rejects one message of a batch holds its stub until the end of the batch,
+        and may want other stubs next. A relay that waited for it could wait for handlers, or meet
+        it in a deadlock. A result that the table refuses is told in the log, and is left out.
+        """
+        try:
+            return self._record_free(outcomes, owner, now)
+        except Exception as error:
+            if not is_row_refused(error):
+                raise
+        left: set[str] = set()
+        for outcome in outcomes:
+            try:
+                left |= self._record_free([outcome], owner, now)
+            except Exception as error:
+                if not is_row_refused(error):
+                    raise
+                said = f"the table refuses where message {outcome.message_id} is stored"
+                self._faults.log_line("refused", f"{said}: {fault_line(error)}")
+        return left
+
+    def _record_free(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> set[str]:
+        with self._short.begin() as connection:
+            return self._records.record_free(connection, outcomes, owner, now)
+
 
 def _own_columns(stub: Stub) -> dict[str, Any]:
     """Return the columns of a new row that come from its stub."""
@@ -312,6 +346,7 @@ class SendRecords:
     def __init__(self, table: Table, dialect: str) -> None:
         self._sent = _Record(table, dialect, _OF_EACH_SEND | _OF_SENT, _sent)
         self._failed = _Record(table, dialect, _OF_EACH_SEND | _OF_FAILED, _failed)
+        self._free = _recorded_if_free(table) if dialect == "postgresql" else None
         # The broker makes the message visible at another time than the stub says.
         self._arrival = (
             update(table)
@@ -331,8 +366,14 @@ class SendRecords:
                 "next_time": utc_datetime(outcome.next_time),
             }
             if (position := outcome.position) is not None:
-                row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
-                sent.append(row | {"new_offset": position.offset})
+                sent.append(
+                    row
+                    | {
+                        "new_broker": position.broker_name,
+                        "new_queue": position.queue_id,
+                        "new_offset": position.offset,
+                    }
+                )
                 if outcome.arrives is not None:
                     arrives = {"arrives": utc_datetime(outcome.arrives), "why": outcome.note}
                     others.append({"id": outcome.message_id, "me": owner} | arrives)
@@ -344,6 +385,47 @@ class SendRecords:
         for statement, rows in ((self._sent, sent), (self._failed, failed)):
             if rows:
                 statement.execute(connection, rows, of_all)
+
+    def record_free(
+        self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> set[str]:
+        """Write down successful sends if nobody locks their rows; return the ids of the others."""
+        if self._free is None:
+            self.record_outcomes(connection, outcomes, owner, now)
+            return set()
+        sent = [(each, each.position) for each in outcomes if each.position is not None]
+        given: dict[str, Any] = {
+            "id": [each.message_id for each, _ in sent],
+            "new_count": [each.count for each, _ in sent],
+            "next_time": [utc_datetime(each.next_time) for each, _ in sent],
+            "new_broker": [position.broker_name for _, position in sent],
+            "new_queue": [position.queue_id for _, position in sent],
+            "new_offset": [position.offset for _, position in sent],
+        }
+        given |= {"me": owner, "at": utc_datetime(now)}
+        return set(self._free.execute(connection, given).scalars())
+
+
+def _recorded_if_free(table: Table) -> PreparedStatement:
+    """Return PostgreSQL's statement that records sends, and returns ids of rows others lock."""
+    names = _OF_EACH_SEND | _OF_SENT
+    row = rows_of_arrays({name: table.c[column].type for name, column in names.items()})
+    stub = table.c
+    these = (is_among(stub.message_id, "id", "postgresql"), stub.owner == bindparam("me"))
+    ours = (
+        select(stub.message_id)
+        .where(*these)
+        .order_by(stub.message_id)
+        .with_for_update(skip_locked=True)
+        .cte("ours")
+    )
+    changed = _update(table, _sent(table, row.c.__getitem__), row.c.id).where(
+        row.c.id == ours.c.message_id
+    )
+    locked = select(stub.message_id).where(
+        *these, not_(exists().where(ours.c.message_id == stub.message_id))
+    )
+    return PreparedStatement(locked.add_cte(changed.cte("changed")))
 
 
 class _Record:

@@ -33,8 +33,10 @@ GATHER_SECONDS_MAX = 0.03
 The wait grows with the size of the last batch. A batch costs little more than one message, here
 and in consumers. A single stub never waits. The wait is longest at about 400 stubs a second."""
 RECORD_SECONDS = 0.1
-"""How long the results of sends may wait for their statement. If the process dies within it, the
-scheduler sends these messages again after their lease: consumers suppress the duplicates."""
+RECORD_PARTS = 10
+"""How long the results of sends may wait for their statement, in seconds, and how many such waits
+must fit into a lease. If the process dies before it, the scheduler sends these messages again after
+their lease: consumers suppress the duplicates."""
 
 
 class IdleBackoff:
@@ -145,6 +147,8 @@ class RelayThread:
         self._gather = 0.0
         self._waiting = 0
         self._record_by = math.inf  # when the relay's results must be recorded, monotonic
+        self._record_pause = min(RECORD_SECONDS, relay.lease / RECORD_PARTS)
+        self._has_unwritten = False  # the last try to record failed
         self._blocked = IdleBackoff(*BLOCKED_SECONDS)
         self._idle = IdleBackoff(*UNOWNED_SECONDS)
         self._faults = FaultLog(log, "relay")
@@ -224,13 +228,18 @@ class RelayThread:
 
     def _record_in_time(self, now: float) -> None:
         """Let the relay record its results if the oldest of them has waited long enough."""
-        ticks = time.monotonic()
-        if ticks >= self._record_by or self._closing_by is not None:
-            self._relay.record(now)
-        if not self._relay.unrecorded:
+        ticks, relay = time.monotonic(), self._relay
+        is_due = relay.is_record_due or ticks >= self._record_by or self._closing_by is not None
+        if relay.unrecorded and is_due:
+            failed_before, self._has_unwritten = self._has_unwritten, True
+            relay.record(now)
+            self._record_by, self._has_unwritten = math.inf, False
+            if failed_before:
+                self._faults.note_success()
+        if not relay.unrecorded:
             self._record_by = math.inf
         elif self._record_by == math.inf:
-            self._record_by = ticks + RECORD_SECONDS
+            self._record_by = ticks + self._record_pause
 
     def _claim_unowned(self, unowned: UnownedStubs, now: float) -> int:
         """Claim unowned stubs while there is room; return how many were claimed."""
