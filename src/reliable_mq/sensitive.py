@@ -28,6 +28,9 @@ NAMES_MAX, NAME_LENGTH_MAX = 200, 200
 _MASKED_TOKEN = json.dumps(MASK)
 _ENCODED = "database64"
 """`data_base64` of a CloudEvent: a payload that cannot be looked into."""
+_CHECKSUM = "__CRC32#"
+"""The property with a checksum of the whole body, by Apache's clients and brokers."""
+_CHECKSUM_SAID = re.compile(r"\b(crc|has) [0-9a-f]{8}\b")
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _HAS_FIELDS = re.compile(r"[{\[=:<]")
 """A text without these signs has no field with a value: it is a sentence, or a value."""
@@ -132,8 +135,27 @@ class SensitiveFields(msgspec.Struct, frozen=True):
             return MASK
         return json.dumps(self.masked_headers(found)) if isinstance(found, dict) else MASK
 
+    def masked_evidence(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the evidence of a finding without checksums of the whole body.
+
+        Who knows the rest of a payload could try short values until the checksum is right.
+        """
+        if not self.names:
+            return dict(evidence)
+        return {
+            name: self.masked_sentence(value) if isinstance(value, str) else value
+            for name, value in evidence.items()
+            if not name.endswith("_crc")
+        }
+
+    def masked_sentence(self, said: str) -> str:
+        """Return what is said of a finding without checksums; see `masked_evidence`."""
+        return _CHECKSUM_SAID.sub(rf"\1 {MASK}", said) if self.names else said
+
     def _hides_header(self, name: str, value: Any) -> bool:
-        return self._hides((_plain(name),)) or (bool(self) and self._hides_text(str(value)))
+        if self._hides((_plain(name),)):
+            return True
+        return bool(self) and (name == _CHECKSUM or self._hides_text(str(value)))
 
     def _hides(self, way: tuple[str, ...]) -> bool:
         """Whether the value at the end of a way of plain names is sensitive."""

@@ -121,6 +121,7 @@ def test_a_mask_at_another_place_is_refused(edited: str) -> None:
 def test_headers_with_the_name_of_a_field_are_masked() -> None:
     shown = CARD.masked_headers({"Card-Number": SECRET, "email": "shown"})
     assert shown == {"Card-Number": MASK, "email": "shown"}
+    assert CARD.masked_headers({"__CRC32#": "12"}) == {"__CRC32#": MASK}
     assert CARD.masked_headers({"raw": f"cardNumber={SECRET}"}) == {"raw": MASK}
     assert CARD.masked_json('{"card_number":"4111-1111"}') == '{"card_number": "[masked]"}'
     assert CARD.masked_json("4111-1111") == CARD.masked_json("[1") == MASK

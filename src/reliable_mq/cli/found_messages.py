@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
 
-from reliable_mq.cli.database_options import OpenedDatabase
+from reliable_mq.cli.database_options import OpenedDatabase, SensitiveOf
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import known_tables
@@ -23,6 +23,7 @@ from reliable_mq.escalate.timeline import MessageHistory, merged
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.outbox.stub import groups_of
+from reliable_mq.sensitive import SensitiveFields
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
 
@@ -76,7 +77,7 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
     if not history_of(databases, text).is_empty:
         return [text]
     known = ids_by_key(databases, text) or ids_at_brokers(found, text)
-    return known or ids_by_header(databases, text)
+    return known or ids_by_header(databases, text, found.sensitive_of)
 
 
 def ids_by_key(
@@ -125,16 +126,21 @@ HEADER_STUBS, HEADER_LENGTH_MIN = 20_000, 6
 
 
 def ids_by_header(
-    databases: Iterable[Database], text: str, seconds: float = PATIENT_SECONDS
+    databases: Iterable[Database],
+    text: str,
+    sensitive_of: SensitiveOf,
+    seconds: float = PATIENT_SECONDS,
 ) -> list[str]:
     """Return the ids of the newest messages that have a text as a header, as a correlation id.
 
     A trace id is found, too, in `traceparent`. No index has headers: so only the newest
-    `HEADER_STUBS` of each database are looked at.
+    `HEADER_STUBS` of each database are looked at. A header that is masked is not found: a match
+    would say that a guess is right.
 
     Args:
         databases: those that are asked.
         text: the whole value of a header, or a trace id.
+        sensitive_of: returns the sensitive fields of a topic.
         seconds: the database ends a statement after this time.
     """
     if len(text) < HEADER_LENGTH_MIN:
@@ -144,13 +150,13 @@ def ids_by_header(
     for database in databases:
         column = database.stubs.c
         newest = (
-            select(column.seq, column.message_id, column.properties)
+            select(column.seq, column.message_id, column.topic, column.properties)
             .order_by(column.seq.desc())
             .limit(HEADER_STUBS)
             .subquery()
         )
         wanted = (
-            select(newest.c.message_id, newest.c.properties)
+            select(newest.c.message_id, newest.c.topic, newest.c.properties)
             .where(newest.c.properties.contains(written, autoescape=True))
             .order_by(newest.c.seq.desc())
             .limit(2 * MATCHES_MAX)
@@ -158,18 +164,24 @@ def ids_by_header(
         with database.forgiving_engine.begin() as connection:
             limit_statements(connection, seconds)
             rows = connection.execute(wanted).all()
-        found |= dict.fromkeys(row.message_id for row in rows if _has_header(row.properties, text))
+        found |= dict.fromkeys(
+            row.message_id
+            for row in rows
+            if _has_header(row.properties, text, sensitive_of(row.topic))
+        )
     return list(found)[:MATCHES_MAX]
 
 
-def _has_header(properties: str, text: str) -> bool:
+def _has_header(properties: str, text: str, fields: SensitiveFields) -> bool:
     try:
         headers = json.loads(properties)
     except ValueError:
         return False
     if not isinstance(headers, dict):
         return False
-    return text in headers.values() or f"-{text}-" in str(headers.get("traceparent", ""))
+    seen = fields.masked_headers(headers)
+    is_header = any(value == text and seen[name] == text for name, value in headers.items())
+    return is_header or f"-{text}-" in str(seen.get("traceparent", ""))
 
 
 def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:

@@ -179,7 +179,7 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     if run.fault:
         return ListPage((), away=(f"run {run_id}: {run.fault}",))
     listed = run.summary.get("findings")
-    found = [_finding_row(run_id, each) for each in listed or () if isinstance(each, dict)]
+    found = [_finding_row(sources, run_id, each) for each in listed or () if isinstance(each, dict)]
     total = run.summary.get("findings_total")
     rows = [
         row
@@ -192,14 +192,18 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     return ListPage(page, after, notes=(note,) if note else ())
 
 
-def _finding_row(run_id: str, finding: Mapping[str, Any]) -> dict[str, Any]:
+def _finding_row(
+    sources: ConsoleSources, run_id: str, finding: Mapping[str, Any]
+) -> dict[str, Any]:
+    fields = sources.mq._declared.sensitive_of(str(finding.get("topic") or ""))
     return {
         "run_id": run_id,
         **{
             name: finding.get(name) or ""
-            for name in ("verdict", "message_id", "consumer_group", "topic", "says", "repair")
+            for name in ("verdict", "message_id", "consumer_group", "topic", "repair")
         },
-        "evidence": _table(finding.get("evidence")),
+        "says": fields.masked_sentence(str(finding.get("says") or "")),
+        "evidence": fields.masked_evidence(_table(finding.get("evidence"))),
     }
 
 

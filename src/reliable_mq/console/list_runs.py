@@ -103,7 +103,7 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             run = wanted.text("run")
             window = Window(key, [column.run_id == run] if run else [])
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
-    return ListPage([_finding_row(row) for row in rows], after)
+    return ListPage([_finding_row(sources, row) for row in rows], after)
 
 
 def matching_findings(table: Table, wanted: WantedPage) -> Select[Any]:
@@ -147,8 +147,9 @@ def finding_key(text: str) -> tuple[str, str, str] | None:
     return key if all(isinstance(each, str) and can_be_stored(each) for each in key) else None
 
 
-def _finding_row(row: dict[str, Any]) -> dict[str, Any]:
-    evidence = json_object(row["evidence"])
+def _finding_row(sources: ConsoleSources, row: dict[str, Any]) -> dict[str, Any]:
+    fields = sources.mq._declared.sensitive_of(row["topic"] or "")
+    evidence = fields.masked_evidence(json_object(row["evidence"]))
     told = {name: evidence[name] for name in _TOLD_FIRST if evidence.get(name)} | evidence
     said = evidence.get("sentence") or ", ".join(
         f"{name.replace('_', ' ')}: {value}" for name, value in told.items()

@@ -96,6 +96,8 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         records, read_from = _from_stores(sources, history, message_id)
     stub: Mapping[str, Any] = history.stub or {}
     topic = stub.get("topic") or next((each.topic for each in records), "")
+    rows = (*history.logs, *history.findings)
+    topic = topic or next((each["topic"] for each in rows if each["topic"]), "")
     fields = sources.mq._declared.sensitive_of(topic)
     properties = fields.masked_headers(_properties(stub, records))
     return MessageStory(
@@ -112,7 +114,7 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         payload=_payload(stub, records, fields),
         of_transaction=_of_transaction(sources, history),
         of_key=_of_key(sources, history, message_id, lines),
-        findings=_findings(history),
+        findings=_findings(history, fields),
         away=lines,
         read_from=read_from,
     )
@@ -137,12 +139,13 @@ def _from_stores(
     return (), said
 
 
-def _findings(history: MessageHistory) -> list[KnownFinding]:
+def _findings(history: MessageHistory, fields: SensitiveFields) -> list[KnownFinding]:
     """Return the findings of the newest run that has any."""
     newest = max((row["run_id"] for row in history.findings), default="")
     return [
         KnownFinding(
-            row["verdict"], row["consumer_group"], row["run_id"], json_object(row["evidence"])
+            *(row["verdict"], row["consumer_group"], row["run_id"]),
+            fields.masked_evidence(json_object(row["evidence"])),
         )
         for row in history.findings
         if row["run_id"] == newest

@@ -162,7 +162,8 @@ def _ids_by_header(sources: ConsoleSources, text: str, away: dict[str, None]) ->
 def _by_header(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
     def read() -> list[str]:
         with sources.place(name):
-            return ids_by_header([sources.databases[name]], text, KEY_SECONDS)
+            sensitive_of = sources.mq._declared.sensitive_of
+            return ids_by_header([sources.databases[name]], text, sensitive_of, KEY_SECONDS)
 
     return read
 

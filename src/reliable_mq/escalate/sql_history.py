@@ -1,5 +1,6 @@
 """Read all rows of one message from the tables of one database."""
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
@@ -9,7 +10,7 @@ from reliable_mq.database.sql_run_tables import of_known_runs
 from reliable_mq.escalate.sql_audit import detail_of
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory
-from reliable_mq.sensitive import NOTHING_SENSITIVE, SensitiveFields
+from reliable_mq.sensitive import MASK, NOTHING_SENSITIVE, SensitiveFields
 
 
 class SqlHistory:
@@ -143,7 +144,18 @@ def readable(
     ]
     for name in ("confirmations", "escalations", "alerts", "audits", "findings"):
         shown[name] = [dict(row) for row in getattr(history, name)]
+    if fields:
+        for row in shown["findings"]:
+            row["evidence"] = _masked_evidence(row["evidence"], fields)
     return shown
+
+
+def _masked_evidence(text: str, fields: SensitiveFields) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return MASK
+    return json.dumps(fields.masked_evidence(found)) if isinstance(found, dict) else MASK
 
 
 def _listed(failures: str | None) -> list[dict[str, Any]]:
