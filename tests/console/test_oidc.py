@@ -26,9 +26,10 @@ from tests.console.test_guard import PASSWORD, log_in, token_of
 from tests.console.test_guard import mq as mq  # noqa: PLC0414 - a fixture
 from tests.console.test_planted_text import check
 
-from reliable_mq.console import http_oidc, sessions
+from reliable_mq.console import http_oidc, oidc_endpoints, sessions
 from reliable_mq.console.http_oidc import OidcProvider
 from reliable_mq.console.users import Role, add_user
+from reliable_mq.errors import Unavailable
 
 Changes = Callable[[Provider], None]
 
@@ -326,9 +327,40 @@ def test_a_provider_that_is_away_keeps_nobody_of_the_file_out(
 
 def test_many_tries_wait(browse: Browse, provider: Provider) -> None:
     client = browse(oidc=settings(provider))
-    for _ in range(5):
-        assert client.get("/log-in/oidc/back").status_code == 403
-    assert client.get("/log-in/oidc/back").status_code == 429
+    for status in (403, 403, 403, 403, 403, 429):
+        state = parse_qs(urlsplit(there(client)).query)["state"][0]
+        given = {"state": state, "code": "never given"}
+        assert client.get("/log-in/oidc/back", params=given).status_code == status
+
+
+def test_who_has_begun_no_log_in_locks_nobody_out(browse: Browse, provider: Provider) -> None:
+    client = browse(oidc=settings(provider))
+    for query in ("", "?state=x&code=y") * 5:  # as images of another web site
+        assert client.get(f"/log-in/oidc/back{query}").status_code == 403
+        there(client)
+        assert client.get("/log-in/oidc/back?state=x&code=y").status_code == 403
+    assert enter(client, provider, "otto").status_code == 303
+
+
+def test_a_provider_that_is_away_is_not_asked_by_each_request(provider: Provider) -> None:
+    times = [1_000.0]
+    asks = OidcProvider(settings(provider), lambda: times[-1])
+    provider.discovered = {"issuer": "https://other.example"}
+    with pytest.raises(Unavailable, match="its issuer is another one"):
+        asks.begin("")
+    provider.discovered = {}
+    for seconds in (0.0, oidc_endpoints.AWAY_SECONDS - 0.1):
+        times.append(1_000.0 + seconds)
+        with pytest.raises(Unavailable, match="its issuer is another one"):
+            asks.begin("")
+    times.append(1_000.0 + oidc_endpoints.AWAY_SECONDS)
+    with (
+        asks._endpoints._asking,
+        pytest.raises(Unavailable),
+    ):  # another thread asks: this one does not wait
+        asks.begin("")
+    assert asks.begin("")[0].startswith(provider.issuer)
+    asks.close()
 
 
 @pytest.mark.parametrize("to", ["//other.example", "https://other.example", "/\\x", "\n"])

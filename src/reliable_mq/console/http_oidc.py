@@ -24,6 +24,12 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
+from reliable_mq.console.oidc_endpoints import (
+    KEPT_SECONDS,
+    REQUEST_SECONDS,
+    KnownEndpoints,
+    check_address,
+)
 from reliable_mq.console.sessions import OidcPerson
 from reliable_mq.console.users import Role
 from reliable_mq.decodable import decodable
@@ -34,8 +40,8 @@ BACK = "/log-in/oidc/back"
 """Where the provider sends a browser back to, below the address of the console."""
 LOG_IN_SECONDS = 600.0
 """A log-in at the provider takes at most this time."""
-KEPT_SECONDS, KEYS_AGAIN_SECONDS = 3_600.0, 60.0
-REQUEST_SECONDS, ANSWER_BYTES_MAX = 5.0, 1 << 20
+KEYS_AGAIN_SECONDS = 60.0
+ANSWER_BYTES_MAX = 1 << 20
 CLOCK_SECONDS = 60
 """So much the clocks of provider and console may differ."""
 NAME_LENGTH_MAX = 127
@@ -95,26 +101,6 @@ class OidcSettings:
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def check_address(name: str, address: str) -> None:
-    """Check that an address is HTTPS. At this machine, HTTP will do.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    try:
-        found = urlsplit(address)
-        host = found.hostname or ""
-    except ValueError as error:
-        raise ConfigurationError(f"{name} {printable(address, 200)!r}: {error}") from error
-    is_here = host in ("localhost", "127.0.0.1", "::1")
-    if not host or found.scheme not in (("https", "http") if is_here else ("https",)):
-        raise ConfigurationError(
-            f"{name} {printable(address, 200)!r}: write an address that begins with https://"
-        )
-    if found.query or found.fragment or found.username:
-        raise ConfigurationError(f"{name} has no query, no fragment and no user")
-
-
 @decodable
 class BegunLogIn(msgspec.Struct, frozen=True, kw_only=True):
     """A log-in that a browser has begun; it keeps this, sealed."""
@@ -124,14 +110,6 @@ class BegunLogIn(msgspec.Struct, frozen=True, kw_only=True):
     verifier: str
     to: str
     until: float
-
-
-@decodable
-class _Endpoints(msgspec.Struct, frozen=True):
-    issuer: str
-    authorization_endpoint: str
-    token_endpoint: str
-    jwks_uri: str
 
 
 class OidcProvider:
@@ -149,7 +127,7 @@ class OidcProvider:
         self._now = now
         self._client = httpx2.Client(timeout=REQUEST_SECONDS, follow_redirects=False)
         self._lock = threading.Lock()
-        self._endpoints: tuple[float, _Endpoints] | None = None
+        self._endpoints = KnownEndpoints(settings.issuer, self._read, now)
         self._keys: tuple[float, KeySet] | None = None
         self._used: dict[str, float] = {}
 
@@ -187,25 +165,37 @@ class OidcProvider:
             "code_challenge": base64.urlsafe_b64encode(challenge).decode().rstrip("="),
             "code_challenge_method": "S256",
         }
-        address = self._known_endpoints().authorization_endpoint
+        address = self._endpoints.known().authorization_endpoint
         return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}", begun
 
-    def finish(self, begun: BegunLogIn | None, answer: Mapping[str, str]) -> OidcPerson:
+    def begun(self, kept: BegunLogIn | None, answer: Mapping[str, str]) -> BegunLogIn:
+        """Return the log-in that an answer belongs to.
+
+        Args:
+            kept: what the browser has kept; None: nothing that this console has made.
+            answer: the parameters of the address that it was sent back to.
+
+        Raises:
+            OidcRefused: it belongs to none that this browser has begun here.
+        """
+        if kept is None or self._now() > kept.until:
+            raise OidcRefused("this log-in was not begun here, or too long ago: begin it again")
+        if not hmac.compare_digest(kept.state.encode(), answer.get("state", "").encode()):
+            raise OidcRefused("the answer belongs to another log-in (its state is another one)")
+        return kept
+
+    def finish(self, begun: BegunLogIn, answer: Mapping[str, str]) -> OidcPerson:
         """Return who has logged in.
 
         Args:
-            begun: what the browser has kept; None: nothing that this console has made.
-            answer: the parameters of the address that it was sent back to.
+            begun: the log-in that the answer belongs to.
+            answer: see `begun`.
 
         Raises:
             OidcRefused: they do not get in.
             Unavailable: the provider does not answer, or not as it should.
         """
         now = self._now()
-        if begun is None or now > begun.until:
-            raise OidcRefused("this log-in was not begun here, or too long ago: begin it again")
-        if not hmac.compare_digest(begun.state.encode(), answer.get("state", "").encode()):
-            raise OidcRefused("the answer belongs to another log-in (its state is another one)")
         self._use(begun.state, now)
         if answer.get("iss", self.settings.issuer) != self.settings.issuer:
             raise OidcRefused("the answer is of another issuer")
@@ -235,7 +225,7 @@ class OidcProvider:
             "code_verifier": verifier,
         }
         account = (settings.client_id, settings.client_secret) if settings.client_secret else None
-        found = self._read(self._known_endpoints().token_endpoint, form, account)
+        found = self._read(self._endpoints.known().token_endpoint, form, account)
         token = found.get("id_token")
         if not isinstance(token, str):
             raise OidcRefused(f"{self.host} gave no ID token: the scope has to have openid")
@@ -289,27 +279,6 @@ class OidcProvider:
             )
         return max(roles, key=[*Role].index)
 
-    def _known_endpoints(self) -> _Endpoints:
-        """Return the endpoints of the provider, of the last hour."""
-        now = self._now()
-        with self._lock:
-            kept = self._endpoints
-        if kept is not None and now < kept[0] + KEPT_SECONDS:
-            return kept[1]
-        issuer = self.settings.issuer
-        found = self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-        try:
-            endpoints = msgspec.convert(found, _Endpoints)
-            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-                check_address(name, getattr(endpoints, name).partition("?")[0])
-        except (msgspec.ValidationError, ConfigurationError) as error:
-            raise Unavailable(f"{self.host} does not say where it is asked: {error}") from error
-        if endpoints.issuer != issuer:
-            raise Unavailable(f"{issuer} says that its issuer is another one: {endpoints.issuer}")
-        with self._lock:
-            self._endpoints = (now, endpoints)
-        return endpoints
-
     def _known_keys(self, age_max: float) -> KeySet:
         """Return the keys that sign tokens, not older than an age."""
         now = self._now()
@@ -317,7 +286,7 @@ class OidcProvider:
             kept = self._keys
         if kept is not None and now < kept[0] + age_max:
             return kept[1]
-        found = self._read(self._known_endpoints().jwks_uri)
+        found = self._read(self._endpoints.known().jwks_uri)
         some = found.get("keys")
         rows = [
             each

@@ -60,12 +60,15 @@ class OidcPages:
     def back(self, request: Request) -> Response:
         """Begin the session of a browser that the provider has sent back."""
         guard: PageGuard = request.state.guard
-        if (wait := guard.begin_try(request)) > 0:
-            return self._refused(request, f"too many tries: try again in {wait:.0f} s", 429)
         body = self._seal.opened(_PURPOSE, request.cookies.get(self._cookie_name, ""))
+        answer = dict(request.query_params)
         try:
-            begun = msgspec.json.decode(body, type=BegunLogIn) if body is not None else None
-            person = self._provider.finish(begun, dict(request.query_params))
+            kept = msgspec.json.decode(body, type=BegunLogIn) if body is not None else None
+            # Before a try counts: any web site can send a browser here, without such a log-in.
+            begun = self._provider.begun(kept, answer)
+            if (wait := guard.begin_try(request)) > 0:
+                return self._refused(request, f"too many tries: try again in {wait:.0f} s", 429)
+            person = self._provider.finish(begun, answer)
             is_taken = guard.is_in_file(person.name)
         except OidcRefused as error:
             return self._refused(request, str(error), 403)
