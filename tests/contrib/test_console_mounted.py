@@ -1,6 +1,7 @@
 """The console inside of applications of Starlette, FastAPI and Django, behind their own log-ins."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.console import mount
+from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.contrib.django.application import DjangoMQ
 from reliable_mq.contrib.django.console import staff
@@ -99,6 +101,74 @@ def test_starlette_and_fastapi_mount_it_behind_their_own_log_in(
         form = {"deed": RETRY, "scope": "all", "token": field(at(client, "/topics").text, "token")}
         assert client.post("/mq/do", data=form).status_code == 409
         assert client.post("/mq/do", data=form | {"deed": "stub-void"}).status_code == 403
+
+
+class Wrapped:
+    """A middleware for ASGI, as many are: it has no `mount`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
+def lives(happened: list[str], *, starts: bool = True) -> Starlette:
+    @asynccontextmanager
+    async def life(_app: Any) -> AsyncIterator[None]:
+        happened.append("application starts")
+        if not starts:
+            raise ValueError("no database")
+        yield
+        happened.append("application ends")
+
+    return Starlette(lifespan=life)
+
+
+@pytest.fixture
+def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the list of what starts and ends."""
+    found: list[str] = []
+    monkeypatch.setattr(ConsoleSources, "close", lambda _self: found.append("console ends"))
+    return found
+
+
+def test_an_application_beside_it_starts_and_ends(shop: ReliableMQ, happened: list[str]) -> None:
+    app = mount(Wrapped(lives(happened)), "/mq", mq=shop, allow=who)
+    with visitor(app) as client:
+        assert happened == ["application starts"]
+        assert client.get("/mq/healthz").status_code == 200
+    assert happened == ["application starts", "console ends", "application ends"]
+
+
+def test_a_start_that_fails_is_told(shop: ReliableMQ, happened: list[str]) -> None:
+    app = mount(Wrapped(lives(happened, starts=False)), "/mq", mq=shop, allow=who)
+    with pytest.raises(ValueError, match="no database"), visitor(app):
+        pass
+    assert happened == ["application starts"]
+
+
+async def raises(_scope: Any, receive: Any, _send: Any) -> None:
+    await receive()
+    raise ValueError("only HTTP")  # as Django does, before it has read anything
+
+
+async def returns(_scope: Any, _receive: Any, _send: Any) -> None: ...
+
+
+async def waits_for_no_end(_scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+@pytest.mark.parametrize("app", [raises, returns, waits_for_no_end])
+def test_an_application_without_start_and_end_is_passed_over(
+    shop: ReliableMQ, happened: list[str], app: Any
+) -> None:
+    with visitor(mount(app, "/mq", mq=shop, allow=who)) as client:
+        assert client.get("/mq/healthz").status_code == 200
+        assert happened == []
+    assert happened == ["console ends"]
 
 
 @pytest.fixture

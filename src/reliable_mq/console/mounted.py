@@ -1,13 +1,20 @@
 """Puts the console beside an ASGI application that mounts none itself, such as that of Django.
 
 Receives requests of both. Requests below the place of the console go to it, the others to the
-application. Django knows no start and no end of a process: the console is told of both here.
+application. Both are told of the start and the end of the process. Django knows neither.
 """
 
+from contextlib import AsyncExitStack
+
+from starlette.applications import Starlette
 from starlette.responses import RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_mq.errors import ConfigurationError
+
+_STARTED, _ENDS, _ENDED = (
+    f"lifespan.{each}" for each in ("startup.complete", "shutdown", "shutdown.complete")
+)
 
 
 def checked_place(path: str) -> str:
@@ -30,7 +37,7 @@ class ConsoleBeside:
         console: the console.
     """
 
-    def __init__(self, app: ASGIApp, path: str, console: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, path: str, console: Starlette) -> None:
         self._app = app
         self._path = path
         self._console = console
@@ -38,7 +45,7 @@ class ConsoleBeside:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] == "lifespan":
-            await self._console(scope, receive, send)
+            await self._live(scope, receive, send)
             return
         root = scope.get("root_path", "")
         own = str(scope["path"]).removeprefix(root)
@@ -49,3 +56,36 @@ class ConsoleBeside:
             await self._console(place, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell both of start and end. The console starts after the application, and ends before."""
+        heard: list[Message] = []
+        said: list[str] = []
+        life = AsyncExitStack()
+
+        async def hear() -> Message:
+            heard.append(await receive())
+            if heard[-1]["type"] == _ENDS:
+                await life.aclose()
+            return heard[-1]
+
+        async def say(message: Message) -> None:
+            said.append(message["type"])
+            if said[-1] == _STARTED:
+                await life.enter_async_context(self._console.router.lifespan_context(self._console))
+            await send(message)
+
+        async def hear_again() -> Message:
+            return heard.pop(0) if heard else await receive()
+
+        async with life:
+            try:
+                await self._app(scope, hear, say)
+            except Exception:
+                if said:
+                    raise
+            if said == [_STARTED] and heard[-1:] and heard[-1]["type"] != _ENDS:
+                await hear()  # it waits for no end; the console does
+                await send({"type": _ENDED})
+        if not said:  # the application knows no such thing: it raised, or returned
+            await self._console(scope, hear_again, send)
