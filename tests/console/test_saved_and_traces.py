@@ -1,5 +1,6 @@
 """Saved filters, links to traces, and messages that are found by a header."""
 
+import base64
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.console.planted_rows import ODD, insert_rows, message_id, stub
 from tests.console.test_planted_text import check
 
 from reliable_mq import ReliableMQ
-from reliable_mq.console.saved_filters import FILTERS_MAX, cookie_name
+from reliable_mq.console.saved_filters import COOKIE_LENGTH_MAX, FILTERS_MAX, cookie_name
 from reliable_mq.console.trace_links import TraceLink, checked_template, trace_link
 from reliable_mq.errors import ConfigurationError
 
@@ -90,6 +91,34 @@ def test_a_cookie_that_is_no_list_of_filters_is_ignored(
     answer = client.get("/stubs", headers={b"cookie": cookie})
     assert answer.status_code == 200
     assert "Saved filters" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["stubs", "x", {"topic": "\ud800"}],
+        ["stubs", "x", {"\udfff": "a"}],
+        ["stubs", "x", {"topic": "\0"}],
+        ["stubs", "\ud800", {}],
+        ["stubs", "a\x1bb", {}],
+        ["stubs", "x" * 61, {}],
+        ["stubs", "x", {"topic": "y" * 4_000}],
+    ],
+    ids=["value", "field", "NUL", "name", "escape", "long name", "long"],
+)
+def test_a_filter_that_nobody_could_save_is_left_out(
+    browse: Browse, mq: ReliableMQ, row: list[Any]
+) -> None:
+    client = browse()
+    name = field_of_user(client, mq)
+    text = base64.urlsafe_b64encode(json.dumps([row, ["stubs", "good", {}]]).encode()).decode()
+    for path in ("/", "/stubs"):
+        answer = client.get(path, headers={"cookie": f"{name}={text.rstrip('=')}"})
+        assert answer.status_code == 200
+        assert answer.text.count('href="/stubs?') == client.get(path).text.count('href="/stubs?')
+        fits = len(text) <= COOKIE_LENGTH_MAX
+        assert answer.text.count('<a href="/stubs"><bdi>') == fits
+        assert answer.text.count("<bdi>good</bdi>") == fits
 
 
 def field_of_user(client: TestClient, mq: ReliableMQ) -> str:

@@ -22,6 +22,7 @@ from reliable_mq.console.all_lists import BY_NAME
 from reliable_mq.console.guard import PageGuard, form_of
 from reliable_mq.console.lists import FilterFault, RowList, address, wanted_of
 from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.sql_pages import can_be_stored
 from reliable_mq.plain_text import printable
 
 FILTERS_MAX, NAME_LENGTH_MAX = 30, 60
@@ -60,6 +61,8 @@ def saved_filters(request: Request, application: str, list_name: str = "") -> li
 
 def _read(text: str) -> list[SavedFilter]:
     """Return what a cookie has; what is no filter is left out."""
+    if len(text) > COOKIE_LENGTH_MAX:
+        return []
     try:
         padded = text + "=" * (-len(text) % 4)
         found = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -73,11 +76,16 @@ def _is_filter(row: object) -> bool:
     if not isinstance(row, list) or len(row) != 3:
         return False
     kind, name, query = row
-    if not (isinstance(kind, str) and kind in BY_NAME and isinstance(name, str) and name):
+    if not (isinstance(kind, str) and kind in BY_NAME and isinstance(name, str) and _is_name(name)):
         return False
     if not isinstance(query, dict):
         return False
-    return all(isinstance(each, str) for each in (*query.keys(), *query.values()))
+    texts = (*query.keys(), *query.values())
+    return all(isinstance(each, str) and can_be_stored(each) for each in texts)
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= NAME_LENGTH_MAX and name.isprintable()
 
 
 class SavedFilters:
@@ -99,7 +107,7 @@ class SavedFilters:
         form = {name: values[0] for name, values in (await form_of(request)).items()}
         kind = BY_NAME.get(form.get("list", ""))
         name = " ".join(form.get("name", "").split())
-        if kind is None or not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
+        if kind is None or not _is_name(name):
             raise HTTPException(
                 400, f"a saved filter has a list, and a name of 1 to {NAME_LENGTH_MAX} characters"
             )
