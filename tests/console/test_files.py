@@ -1,6 +1,7 @@
 """Runs in files (`--runs`) and records in the files of a store (`--store`)."""
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.console.planted_rows import ODD, insert_rows, message_id, stub
 from tests.console.test_planted_text import check
 
 from reliable_mq import Client, Message, ReliableMQ
-from reliable_mq.console import console_app
+from reliable_mq.console import console_app, file_runs
 from reliable_mq.console.file_records import NoRecord, record_in, stores_of
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import MessageQueue
@@ -74,6 +75,28 @@ def test_runs_in_files_are_listed_with_what_cannot_be_read(runs: Path, browse: B
     assert '<a href="/run-files">Runs in files</a>' in client.get("/").text
     assert "Runs in files</a>" not in browse().get("/").text
     assert "start the console with --runs DIR" in browse().get("/run-files").text
+
+
+def test_one_summary_is_held_at_a_time(
+    runs: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Summary(dict[str, Any]):
+        """A summary that a weak reference can follow."""
+
+    known: list[weakref.ref[Summary]] = []
+    held = []
+    reads = file_runs.read_run
+
+    def read(run_id: str, path: Path) -> file_runs.RunFile:
+        held.append(sum(each() is not None for each in known))
+        found = reads(run_id, path)
+        summary = Summary(found.summary)
+        known.append(weakref.ref(summary))
+        return found._replace(summary=summary)
+
+    monkeypatch.setattr(file_runs, "read_run", read)
+    assert len(browse(runs=runs).get("/run-files?format=json").json()) == 5
+    assert held == [0] * 5
 
 
 def test_the_findings_of_a_file_are_filtered(runs: Path, browse: Browse) -> None:

@@ -1,7 +1,9 @@
 """Workers, halves and timers: what a database says, and what brokers say."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,14 @@ from tests.console.test_overview_figures import seen
 from tests.waiting import until
 
 from reliable_mq import Client, Message, ReliableMQ
+from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from reliable_mq.console import console_app
-from reliable_mq.console.waiting_at_brokers import waiting_halves
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.console.waiting_at_brokers import waiting_halves, waiting_timers
+from reliable_mq.errors import NoRoute
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+NOW_MS = int(datetime.now(UTC).timestamp() * 1000)
 
 
 def rows(client: TestClient, path: str) -> list[dict[str, Any]]:
@@ -78,6 +86,7 @@ def test_halves_wait_until_their_transaction_ends(shop: ReliableMQ) -> None:
         waiting = tx.send("orders", {"id": 1}, key="o-1")
         tx.send("orders", {"id": 2}, key="o-2")
         tx.session.flush()
+        until(lambda: len(rows(client, "/halves?format=json")) == 2)  # a reading is kept
         found = rows(client, "/halves?format=json")
         assert [row["key"] for row in found] == ["o-1", "o-2"]
         assert (found[0]["message_id"], found[0]["topic"]) == (waiting, "orders")
@@ -116,10 +125,6 @@ def test_delayed_messages_and_next_attempts_wait_at_the_broker(
 
 
 def test_a_cluster_without_such_topics_has_no_halves() -> None:
-    from types import SimpleNamespace
-
-    from reliable_mq.errors import NoRoute
-
     def nothing(*_given: Any) -> Any:
         raise NoRoute("no such topic")
 
@@ -127,3 +132,65 @@ def test_a_cluster_without_such_topics_has_no_halves() -> None:
         topics=SimpleNamespace(status=nothing), offsets=SimpleNamespace(progress=nothing)
     )
     assert waiting_halves(admin).rows == []
+
+
+def stored(queue: str, offset: int, **properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic=queue,
+        body=b"x" * 200_000,
+        message_id=f"m-{offset}",
+        properties={"REAL_TOPIC": "orders"} | properties,
+        queue=MessageQueue(queue, "broker-a", 0),
+        queue_offset=offset,
+        born_time_ms=offset,
+        store_time_ms=NOW_MS,
+    )
+
+
+class PlantedAdmin:
+    """A cluster with three messages in each of its own topics; it counts what is read."""
+
+    def __init__(self) -> None:
+        self.topics = self.messages = self.offsets = self
+        self.reads: list[str] = []
+
+    def status(self, topic: str) -> Any:
+        queue = SimpleNamespace(queue=MessageQueue(topic, "broker-a", 0), first=0, end=3)
+        answer = SimpleNamespace(queues=[queue] if topic != OP_TOPIC else [])
+        return SimpleNamespace(value=answer, failures={})
+
+    def progress(self, _group: str, topic: str) -> Any:
+        raise NoRoute(topic)
+
+    def at(self, queue: MessageQueue, offset: int, count: int) -> list[ReceivedMessage]:
+        self.reads.append(queue.topic)
+        if queue.topic == OP_TOPIC:
+            raise NoRoute(queue.topic)
+        due = str(NOW_MS + 3_600_000)
+        places = range(offset, min(3, offset + count))
+        return [stored(queue.topic, each, TIMER_OUT_MS=due) for each in places]
+
+
+def test_what_waits_is_kept_without_its_bodies() -> None:
+    admin: Any = PlantedAdmin()
+    halves = waiting_halves(admin).rows
+    timers = waiting_timers(admin, datetime.fromtimestamp(NOW_MS / 1000, UTC)).rows
+    assert len(halves) == 3
+    assert len(timers) == 6  # timed, and of the first delay level
+    assert {each.message.body for each in (*halves, *timers)} == {b""}
+
+
+@pytest.mark.parametrize(("path", "topic"), [("/halves", HALF_TOPIC), ("/timers", TIMER_TOPIC)])
+def test_pages_that_are_loaded_again_read_once(
+    mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch, path: str, topic: str
+) -> None:
+    planted = PlantedAdmin()
+    monkeypatch.setattr(ConsoleSources, "client", lambda _self: nullcontext(planted))
+    monkeypatch.setattr("reliable_mq.console.sources.why_not_asked", lambda _broker: "")
+    monkeypatch.setattr("reliable_mq.console.sources.WAITING_SECONDS", 3_600.0)
+    planted.admin = planted  # type: ignore[attr-defined]
+    client = visitor(console_app(mq))
+    for _ in range(4):
+        assert "m-1" in client.get(path).text
+    assert planted.reads.count(topic) == 1
+    client.close()

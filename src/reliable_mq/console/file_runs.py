@@ -88,8 +88,8 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         return ListPage((), away=(NO_FOLDER,))
     folders = run_folders(sources.runs)
     names, after = part_of([{"run_id": each} for each in folders], wanted.cursor, wanted.limit)
-    runs = [read_run(each["run_id"], folders[each["run_id"]]) for each in names]
-    rows = [_run_row(each) for each in runs]
+    # A summary may have 32 MiB: each is let go before the next one is read.
+    rows = [_run_row(read_run(each["run_id"], folders[each["run_id"]])) for each in names]
     if wanted.values.get("findings"):
         rows = [row for row in rows if row["findings"]]
     if wanted.values.get("since"):

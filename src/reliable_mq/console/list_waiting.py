@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import select
 
 from reliable_mq.cli.remote_words import words_of
+from reliable_mq.console.kept import Reading
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import PART_SECONDS, ConsoleSources, ask
 from reliable_mq.console.sql_pages import part_of
@@ -13,8 +14,6 @@ from reliable_mq.console.waiting_at_brokers import (
     WaitingHalf,
     WaitingRows,
     WaitingTimer,
-    waiting_halves,
-    waiting_timers,
 )
 from reliable_mq.database.sql_stub_table import waiting_rows
 
@@ -29,15 +28,26 @@ def _away(found: WaitingRows) -> tuple[str, ...]:
     return tuple(f"broker {name}: {words_of(error)}" for name, error in found.failures.items())
 
 
+def _stale(reading: Reading[WaitingRows]) -> tuple[str, ...]:
+    """Return why brokers did not answer now, and how old the rows are; empty: they did."""
+    if not reading.fault:
+        return ()
+    shown = f"; the rows are {reading.age:.0f} s old" if reading.value is not None else ""
+    return (f"Broker: {reading.fault}{shown}",)
+
+
 def _halves(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
-    with sources.admin() as admin:
-        found = waiting_halves(admin)
+    sources.check_cluster()
+    reading = sources.halves.look()
+    found = reading.value
+    if found is None:
+        return ListPage((), away=_stale(reading))
     rows = [_half_row(each) for each in found.rows if isinstance(each, WaitingHalf)]
     rows = [row for row in rows if _matches(row, wanted, "topic", "producer")]
     if wanted.values.get("until"):
         rows = [row for row in rows if row["stored"] < wanted.values["until"]]
     page, after = part_of(rows, wanted.cursor, wanted.limit)
-    return ListPage(page, after, _away(found), found.notes)
+    return ListPage(page, after, (*_stale(reading), *_away(found)), found.notes)
 
 
 def _half_row(half: WaitingHalf) -> dict[str, Any]:
@@ -87,13 +97,12 @@ def _timers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     if sources.why_no_cluster:
         away.append(f"Broker: {sources.why_no_cluster}")
     else:
-        answer = ask(lambda: _at_brokers(sources, now), PART_SECONDS)
-        if answer.value is None:
-            away.append(f"Broker: {answer.fault}")
-        else:
-            away += _away(answer.value)
-            notes += answer.value.notes
-            timers = [each for each in answer.value.rows if isinstance(each, WaitingTimer)]
+        reading = sources.timers.look()
+        away += _stale(reading)
+        if reading.value is not None:
+            away += _away(reading.value)
+            notes += reading.value.notes
+            timers = [each for each in reading.value.rows if isinstance(each, WaitingTimer)]
             rows |= {each.message.message_id: _timer_row(each) for each in timers}
     found = [row for row in rows.values() if _matches(row, wanted, "topic", "consumer_group")]
     if wanted.values.get("until"):
@@ -103,11 +112,6 @@ def _timers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     found.sort(key=lambda row: (row["due"], row["message_id"]))
     page, after = part_of(found, wanted.cursor, wanted.limit)
     return ListPage(page, after, tuple(away), tuple(notes))
-
-
-def _at_brokers(sources: ConsoleSources, now: datetime) -> WaitingRows:
-    with sources.admin() as admin:
-        return waiting_timers(admin, now)
 
 
 def _timer_row(timer: WaitingTimer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,6 +29,7 @@ from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.thread_client import Client
 from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.kept import KeptValue
+from reliable_mq.console.waiting_at_brokers import waiting_halves, waiting_timers
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
@@ -53,6 +55,8 @@ STATEMENT_SECONDS = 5.0
 """The database ends a statement of a page after this time."""
 FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 10.0, 15.0
 BROKERS_SECONDS, MACHINES_SECONDS, LATENCY_SECONDS, DAY_SECONDS = 15.0, 15.0, 30.0, 300.0
+WAITING_SECONDS = 2.0
+"""What waits at brokers is read again after this time: pages that are loaded again read it once."""
 LESS_PATIENCE = 0.5
 """A page waits so long for what is not the first thing that a person asks."""
 
@@ -121,6 +125,14 @@ class ConsoleSources:
         }
         self.cluster = KeptValue(self._cluster_state, CLUSTER_SECONDS)
         wait_max = max(mq.settings.resend_waits_seconds)
+        self.halves = KeptValue(
+            self._with_admin(waiting_halves), WAITING_SECONDS, patience=2 * PART_SECONDS
+        )
+        self.timers = KeptValue(
+            self._with_admin(lambda admin: waiting_timers(admin, datetime.now(UTC))),
+            WAITING_SECONDS,
+            patience=PART_SECONDS,
+        )
         self.brokers = KeptValue(self._cluster_facts, BROKERS_SECONDS, patience=LESS_PATIENCE)
         self.kept: dict[str, KeptOfDatabase] = {
             name: self._kept_of(name, database, wait_max)
@@ -241,6 +253,13 @@ class ConsoleSources:
         """Give the administration of the cluster; see `client`."""
         with self.client() as client:
             yield client.admin
+
+    def _with_admin(self, read: Callable[[Admin], T]) -> Callable[[], T]:
+        def reads() -> T:
+            with self.admin() as admin:
+                return read(admin)
+
+        return reads
 
     def _cluster_state(self) -> ClusterState:
         with self.admin() as admin:

@@ -1,12 +1,15 @@
 """What waits at brokers: halves whose transaction has not ended, and messages that wait for a time.
 
 Receives the administration of a cluster. Reads the brokers' own topics as any reader may: a broker
-of ours or of Apache has them. Reads a bounded number of the newest messages of each queue.
+of ours or of Apache has them. Reads a bounded number of the newest messages of each queue, and
+keeps no bodies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+
+import msgspec
 
 from reliable_mq.broker_core.delivery.half import OFFSET_SEPARATOR, SETTLED_TAG
 from reliable_mq.broker_core.names import (
@@ -83,7 +86,8 @@ def waiting_halves(admin: Admin) -> WaitingRows:
         if each.queue.queue_id:
             continue
         begin = max(each.first, saved.get(each.queue, 0))
-        halves = list(_forward(admin, each.queue, begin, min(each.end, begin + HALVES_MAX)))
+        messages = _forward(admin, each.queue, begin, min(each.end, begin + HALVES_MAX))
+        halves = [_without_body(message) for message in messages]
         ops_of = MessageQueue(OP_TOPIC, each.queue.broker_name, 0)
         first_op = saved.get(ops_of, 0)
         settled = set(_settled(_forward(admin, ops_of, first_op, first_op + OPS_MAX)))
@@ -186,7 +190,13 @@ def _timer(message: ReceivedMessage, due: datetime, what: str) -> WaitingTimer:
     topic = message.properties.get(REAL_TOPIC, "")
     group = topic.removeprefix(RETRY_PREFIX) if topic.startswith(RETRY_PREFIX) else ""
     own = message.properties.get(RETRY_TOPIC, "") if group else topic
-    return WaitingTimer(message, own, group, due, f"{message.queue.broker_name}, {what}")
+    where = f"{message.queue.broker_name}, {what}"
+    return WaitingTimer(_without_body(message), own, group, due, where)
+
+
+def _without_body(message: ReceivedMessage) -> ReceivedMessage:
+    """Return a message as a list needs it: thousands of bodies are too much for a page."""
+    return msgspec.structs.replace(message, body=b"")
 
 
 def _queues(admin: Admin, topic: str) -> tuple[list[QueueStatus], dict[str, ReliableMQError]]:
