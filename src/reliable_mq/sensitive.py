@@ -30,7 +30,8 @@ _ENCODED = "database64"
 """`data_base64` of a CloudEvent: a payload that cannot be looked into."""
 _CHECKSUM = "__CRC32#"
 """The property with a checksum of the whole body, by Apache's clients and brokers."""
-_CHECKSUM_SAID = re.compile(r"\b(crc|has) [0-9a-f]{8}\b")
+_CHECKSUM_SAID = re.compile(r"\b(crc|has)( |</dt><dd>)[0-9a-f]{8}\b")
+"""In a sentence, and in the HTML of a report."""
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _HAS_FIELDS = re.compile(r"[{\[=:<]")
 """A text without these signs has no field with a value: it is a sentence, or a value."""
@@ -149,8 +150,8 @@ class SensitiveFields(msgspec.Struct, frozen=True):
         }
 
     def masked_sentence(self, said: str) -> str:
-        """Return what is said of a finding without checksums; see `masked_evidence`."""
-        return _CHECKSUM_SAID.sub(rf"\1 {MASK}", said) if self.names else said
+        """Return a sentence or a report on findings without checksums; see `masked_evidence`."""
+        return _CHECKSUM_SAID.sub(rf"\1\2{MASK}", said) if self.names else said
 
     def _hides_header(self, name: str, value: Any) -> bool:
         if self._hides((_plain(name),)):

@@ -59,7 +59,8 @@ def plant_findings(mq: ReliableMQ, folder: Path) -> None:
     }
     found |= {"says": f"the stub's content has crc {CRC}, the record has {CRC}"}
     found |= {"evidence": EVIDENCE | {"stub_seq": 4712}}
-    add_run(folder, "b2", json.dumps(summary(findings=[found])))
+    report = f"<dt>content crc</dt><dd>{CRC}</dd><p>the stub's content has crc {CRC}</p>"
+    add_run(folder, "b2", json.dumps(summary(findings=[found])), report)
 
 
 def test_no_checksum_of_a_whole_body_is_shown(
@@ -74,6 +75,11 @@ def test_no_checksum_of_a_whole_body_is_shown(
             assert CRC not in text, path + form
         (row,) = client.get(f"{path}&format=json").json()
         assert row["evidence"] == {"note": "crc [masked]", "stub_seq": 4712}
+    report = client.get("/run-files/report?run=b2")
+    assert report.headers["content-disposition"] == 'attachment; filename="run-b2.html"'
+    assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    masked = "<dt>content crc</dt><dd>[masked]</dd><p>the stub's content has crc [masked]</p>"
+    assert report.text == masked
     page = client.get(f"/message?id={message_id(0)}").text
     assert "4712" in page
     assert CRC not in page
@@ -87,6 +93,7 @@ def test_the_checksums_of_other_topics_are_shown(
     for path in ("/findings?run=run-9&", "/run-file-findings?run=b2&"):
         (row,) = client.get(f"{path}format=json").json()
         assert row["evidence"]["content_crc"] == CRC
+    assert client.get("/run-files/report?run=b2").text.count(CRC) == 2
 
 
 def test_a_guess_of_a_masked_header_finds_nothing(shop: ReliableMQ, browse: Browse) -> None:

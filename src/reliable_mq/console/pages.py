@@ -41,6 +41,7 @@ from reliable_mq.console.search import TEXT_LENGTH_MAX, search
 from reliable_mq.console.sources import ConsoleSources, ask
 from reliable_mq.console.trace_links import trace_link
 from reliable_mq.measuring.sql_throughput import Happening
+from reliable_mq.names import DEAD_LETTER_PREFIX
 
 Endpoint = Callable[[Request], Response]
 EXPORT_SECONDS = 60.0
@@ -239,12 +240,14 @@ class Pages:
         if not answer.value:
             raise HTTPException(404, "there is no report of such a run")
         policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-        return FileResponse(
-            answer.value,
-            filename=f"{answer.value.parent.name}.html",
-            media_type="text/html",
-            headers={"Content-Security-Policy": policy},
-        )
+        name = f"{answer.value.parent.name}.html"
+        head = {"Content-Security-Policy": policy}
+        fields = self._sources.mq._declared.sensitive_of(DEAD_LETTER_PREFIX)  # of all topics
+        if fields:
+            text = fields.masked_sentence(answer.value.read_text(errors="replace"))
+            head["Content-Disposition"] = f'attachment; filename="{name}"'
+            return Response(text, headers=head, media_type="text/html")
+        return FileResponse(answer.value, filename=name, media_type="text/html", headers=head)
 
     def log_in_page(self, request: Request) -> Response:
         """Ask for a name and a password."""
