@@ -26,7 +26,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.confirm.sql_confirmation import confirmation_of
+from reliable_mq.confirm.sql_confirmation import StoredCopy, confirmation_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_database import Database
 from reliable_mq.escalate.sql_settlement import settlement_of
@@ -257,7 +257,7 @@ class DatabaseContract:
     def test_a_confirmation_and_the_record_of_the_send_may_come_in_either_order(self) -> None:
         names, place = [A, B], Position("broker-a", 3, 70_000)
         self.write(stub(A, required_groups=("payments",)), stub(B, required_groups=("payments",)))
-        positions = dict.fromkeys(names, place)
+        positions = dict.fromkeys(names, StoredCopy("orders", "broker-a", 3, 70_000))
         sends = [SendOutcome(each, 1, 130.0, position=place) for each in names]
 
         def confirm(*ids: str) -> None:
@@ -276,7 +276,7 @@ class DatabaseContract:
 
     def test_a_confirmation_does_not_touch_what_is_known_of_a_send(self) -> None:
         self.write(stub(A, required_groups=("payments",)), stub(B, required_groups=("payments",)))
-        first, copy = Position("broker-a", 3, 7), Position("broker-b", 0, 0)
+        first, copy = Position("broker-a", 3, 7), StoredCopy("orders", "broker-b", 0, 0)
         self.stubs.record([SendOutcome(A, 1, 130.0, position=first)], "relay", 110.0)
         self.stubs.record([SendOutcome(B, 1, 110.0, error="no answer")], "relay", 110.0)
 
