@@ -13,6 +13,8 @@ the numbers are read back. The results of many sends are recorded in one stateme
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import msgspec
@@ -79,6 +81,8 @@ _OF_EACH = (
 )
 Given = Callable[[str], ColumnElement[Any]]
 """The name of a value -> the expression that reads it in a statement."""
+Step = Callable[[Connection], Any]
+"""Executes one statement."""
 
 _OF_EACH_SEND = {"id": "message_id", "new_count": "count", "next_time": "resend_time"}
 _OF_SENT = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
@@ -214,8 +218,10 @@ class SqlStubs:
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         """Write down the results of the sends, for stubs that `owner` still owns."""
+        steps = self._records.steps(outcomes, owner, now)
         with self._short.begin() as connection:
-            self._records.record_outcomes(connection, outcomes, owner, now)
+            for step in steps:
+                step(connection)
 
     def record_late(
         self, outcomes: Sequence[SendOutcome], owner: str, now: float
@@ -358,12 +364,17 @@ class SendRecords:
         self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
     ) -> None:
         """Write down the results of the sends, for stubs that `owner` still owns."""
+        for step in self.steps(outcomes, owner, now):
+            step(connection)
+
+    def steps(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> list[Step]:
+        """Return what writes down the results of the sends, for stubs that `owner` still owns."""
         sent, failed, others = [], [], []
         for outcome in sorted(outcomes, key=_message_id):  # consumers lock in this order, too
             row = {
                 "id": outcome.message_id,
                 "new_count": outcome.count,
-                "next_time": utc_datetime(outcome.next_time),
+                "next_time": outcome.next_time,
             }
             if (position := outcome.position) is not None:
                 sent.append(
@@ -379,12 +390,13 @@ class SendRecords:
                     others.append({"id": outcome.message_id, "me": owner} | arrives)
             else:
                 failed.append(row | {"new_note": outcome.error or ""})
+        steps: list[Step] = []
         if others:  # before the next statement clears the owner
-            connection.execute(self._arrival, others)
-        of_all = {"me": owner, "at": utc_datetime(now)}
+            steps.append(methodcaller("execute", self._arrival, others))
         for statement, rows in ((self._sent, sent), (self._failed, failed)):
             if rows:
-                statement.execute(connection, rows, of_all)
+                steps.append(statement.step(rows, owner, now))
+        return steps
 
     def record_free(
         self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
@@ -468,16 +480,17 @@ class _Record:
             many = _update(table, changes(table, row.c.__getitem__), row.c.id)
             self._arrays = PreparedStatement(many.where(row.c.id == ours.c.message_id))
 
-    def execute(
-        self, connection: Connection, rows: Sequence[dict[str, Any]], of_all: dict[str, Any]
-    ) -> None:
+    def step(self, rows: Sequence[dict[str, Any]], owner: str, now: float) -> Step:
+        """Return what executes the statement for these rows."""
+        of_all: dict[str, Any] = {"me": owner, "at": utc_datetime(now)}
+        for row in rows:
+            row["next_time"] = utc_datetime(row["next_time"])
         if len(rows) == 1:
-            self._one.execute(connection, rows[0] | of_all)
-        elif self._arrays is None:
-            connection.execute(self._many, [row | of_all for row in rows])
-        else:
-            arrays = {name: [row[name] for row in rows] for name in self._names}
-            self._arrays.execute(connection, arrays | of_all)
+            return partial(self._one.execute, values=rows[0] | of_all)
+        if self._arrays is None:
+            return methodcaller("execute", self._many, [row | of_all for row in rows])
+        arrays = {name: [row[name] for row in rows] for name in self._names}
+        return partial(self._arrays.execute, values=arrays | of_all)
 
 
 def _update(table: Table, changes: dict[str, Any], message_id: ColumnElement[str]) -> Any:
