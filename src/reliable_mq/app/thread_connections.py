@@ -70,8 +70,7 @@ class Connections:
 
     #: whether relays of this process may send stubs that other processes committed
     shares_relays = True
-    #: whether relays may record plain sends a little later, many in one statement
-    records_later = True
+    records_later = True  # plain sends, where a confirmation may record them first
     #: raises where no broker may be reached
     check_may_connect: Callable[[], None] = staticmethod(lambda: None)
 
@@ -242,7 +241,6 @@ class Connections:
             lease=self._settings.relay_lease_seconds,
             confirm_to=database.identity.notice_topic,
             arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
-            # Elsewhere no confirmation records a send first.
             may_defer=self.records_later and database.dialect == "postgresql",
         )
 
