@@ -281,7 +281,7 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **_in(
         "outbox/sql_stubs.py",
-        "_Record.execute",
+        "_Record.step",
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),
         ("len(rows) == 1", "len(rows) == 0"),
