@@ -11,6 +11,7 @@ from tests.broker_core.broker_world import (
     send_header,
     there,
 )
+from tests.broker_core.cleaning import begin_cleaning
 from tests.broker_core.probes.asking import pulling
 
 from reliable_mq.broker_core.store.deletions import PATH
@@ -67,7 +68,7 @@ def delete(world: BrokerWorld) -> None:
 
 def clean(world: BrokerWorld) -> None:
     """Let a round of housekeeping remove what nobody needs."""
-    job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
+    job = begin_cleaning(world.core, world.core.housekeeping.survey_job()(), world.reading())
     if job:
         job()
 

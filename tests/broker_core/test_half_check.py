@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
+from tests.broker_core.cleaning import begin_cleaning
 from tests.broker_core.half_world import (
     COMMIT,
     INTERVAL_MS,
@@ -322,4 +323,4 @@ def test_a_clock_that_jumps_gives_no_half_up_before_its_time_was_watched(
 def look(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
     """Let the broker look at its clock, which is ahead so much."""
     found = world.core.housekeeping.survey_job()()
-    world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))
+    begin_cleaning(world.core, found, world.reading(ahead_ms=ahead_ms))

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header, there
+from tests.broker_core.cleaning import begin_cleaning
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.disk import FileText
@@ -50,7 +51,7 @@ def clean(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
     """Let one round of housekeeping pass, and the queues follow; the clock is ahead so much."""
     for _ in range(2):
         found = world.core.housekeeping.survey_job()()
-        job = world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))
+        job = begin_cleaning(world.core, found, world.reading(ahead_ms=ahead_ms))
         if job:
             job()
         world.pass_time(100)
@@ -157,7 +158,7 @@ def test_a_crash_between_forgetting_and_removing_leaves_a_store_that_opens() -> 
     while True:
         world = world_with(100, deleteWhen="12")
         age(world, 1, 73)
-        job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
+        job = begin_cleaning(world.core, world.core.housekeeping.survey_job()(), world.reading())
         assert job
         world.disk.stop_before = len(world.disk.operations) + steps
         try:
@@ -178,7 +179,7 @@ def test_at_most_ten_files_go_in_a_round_and_never_the_newest() -> None:
     age(world, 100, 73)
     count = len(log_files(world))
     assert count > 13
-    job = world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
+    job = begin_cleaning(world.core, world.core.housekeeping.survey_job()(), world.reading())
     assert job
     job()
     assert len(log_files(world)) == count - 10

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+from tests.broker_core.cleaning import begin_cleaning
 from tests.broker_core.half_world import COMMIT, bodies, end, ending, prepare
 
 from reliable_mq.broker_core.delivery.topic_counts import TIMERS_PATH
@@ -192,7 +193,7 @@ def test_old_files_go_although_new_units_find_no_room() -> None:
     world.send(b"last")
     for expected in (4, 1):  # what was noted lies behind the log's begin, then before it
         oldest = [0] * (len(store.log.segment_starts) - expected)
-        work = world.core.housekeeping.begin(DiskSurvey(0.99, oldest), world.reading())
+        work = begin_cleaning(world.core, DiskSurvey(0.99, oldest), world.reading())
         assert work
         work()
         assert world.file(NOTE_PATH)["logStart"] == store.log.start

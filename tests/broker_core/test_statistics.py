@@ -9,6 +9,7 @@ from tests.broker_core.broker_world import (
     pull_header,
     send_header,
 )
+from tests.broker_core.cleaning import begin_cleaning
 
 from reliable_mq.broker_core.statistics import WINDOWS, Statistics, StatsItem
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
@@ -187,7 +188,7 @@ def test_midnight_begins_another_day() -> None:
 def test_how_full_the_disk_is_comes_from_the_last_look_at_it() -> None:
     world = BrokerWorld()
     world.disk.used = 0.5
-    world.core.housekeeping.begin(world.core.housekeeping.survey_job()(), world.reading())
+    begin_cleaning(world.core, world.core.housekeeping.survey_job()(), world.reading())
     table = runtime(world)
     assert table["commitLogDiskRatio"] == "0.5"
     assert table["commitLogDirCapacity"] == "Total : 1.0 GiB, Free : 512.0 MiB."

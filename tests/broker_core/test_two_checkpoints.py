@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
+from tests.broker_core.cleaning import begin_cleaning
 
 from reliable_mq.broker_core.store.disk import FileText
 from reliable_mq.broker_core.store.marks import StoreMark
@@ -41,7 +42,7 @@ def with_old_files(disk: MemoryDisk) -> BrokerWorld:
 
 
 def clean(world: BrokerWorld) -> Job:
-    work = world.core.housekeeping.begin(DiskSurvey(0.1, [0, 0, 0]), world.reading())
+    work = begin_cleaning(world.core, DiskSurvey(0.1, [0, 0, 0]), world.reading())
     assert work
     return work
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.broker_core.cleaning import begin_cleaning
 from tests.simulation.model import Model
 from tests.simulation.unjudged import Unjudged
 from tests.simulation.watched_disk import WatchedDisk
@@ -60,7 +61,7 @@ class Chores:
         core, world = self._core, self._world
         found = await self._writer.run(core.housekeeping.survey_job())
         reading = ClockReading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
-        work = core.housekeeping.begin(found, reading)
+        work = begin_cleaning(core, found, reading)
         self._model.expired(core.state.store.log.start, may_go=found.used > _USED_MAX)
         if work:
             await self._writer.run(work)

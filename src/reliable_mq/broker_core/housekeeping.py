@@ -45,10 +45,6 @@ class Housekeeping:
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
-    def begin(self, found: DiskSurvey, reading: ClockReading) -> Callable[[], None] | None:
-        """Return the job that removes files, or None without such files; all queues are written."""
-        return self.removal() if self.look(found, reading) else None
-
     def look(self, found: DiskSurvey, reading: ClockReading) -> bool:
         """Forget expired files; return whether there are files for `removal`.
 
@@ -77,16 +73,13 @@ class Housekeeping:
         self._looked_ms = now_ms
         return bool(self._gone)
 
-    def removal(self, mark: StoreMark | None = None) -> Callable[[], None]:
-        """Return the job that removes the forgotten files.
+    def removal(self, mark: StoreMark) -> Callable[[], None]:
+        """Return the job that removes the forgotten files, after a checkpoint.
 
         Args:
-            mark: its queues are written; None: all queues are written now.
+            mark: its queues are written.
         """
         state = self._state
-        if mark is None:
-            mark = state.store.mark()
-            state.store.upkeep.flush()
         self._forget(state.store.upkeep.take_restarted())
         gone, self._gone = self._gone, []
         checkpoint = state.store.begin_checkpoint(mark)
