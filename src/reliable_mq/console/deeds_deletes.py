@@ -4,7 +4,7 @@ As `reliable-mq topic delete` and `group delete` do. The preview says what is lo
 types the name: a topic that is deleted by mistake cannot be had back.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import func, select
@@ -95,16 +95,35 @@ def _look_topic(sources: ConsoleSources, chosen: Chosen) -> Preview:
     )
 
 
-def _topic_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    topic = named_at_brokers(sources, sealed.chosen, "topic")
+def _delete_parts(
+    sources: ConsoleSources,
+    sealed: Sealed,
+    order: Order,
+    kind: str,
+    delete: Callable[[Admin, str, bool], ClusterReply[list[str]]],
+) -> Iterator[Part]:
+    """Yield the one part of a delete.
+
+    Args:
+        kind: what is deleted, "topic" or "group".
+        delete: deletes it; with True it only looks for it.
+    """
+    name = named_at_brokers(sources, sealed.chosen, kind)
 
     def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
         with sources.admin() as admin:
-            _where(admin.topics.delete(topic, dry_run=True))  # a broker may be away by now
-            done = admin.topics.delete(topic)
-        return {"topic": topic, "brokers": list(done.value)}, done.failures
+            _where(delete(admin, name, True))  # a broker may be away by now, a member have come
+            done = delete(admin, name, False)
+        return {kind: name, "brokers": list(done.value)}, done.failures
 
-    yield one_part(sources, sealed, order, "topic delete", act)
+    yield one_part(sources, sealed, order, f"{kind} delete", act)
+
+
+def _topic_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
+    def delete(admin: Admin, topic: str, dry_run: bool) -> ClusterReply[list[str]]:
+        return admin.topics.delete(topic, dry_run=dry_run)
+
+    return _delete_parts(sources, sealed, order, "topic", delete)
 
 
 def _with_offsets(chosen: Chosen) -> bool:
@@ -144,15 +163,12 @@ def _look_group(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 
 def _group_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
-    group = named_at_brokers(sources, sealed.chosen, "group")
+    offsets = _with_offsets(sealed.chosen)
 
-    def act() -> tuple[dict[str, Any], Mapping[str, ReliableMQError]]:
-        with sources.admin() as admin:
-            _where(admin.groups.delete(group, dry_run=True))  # a member may have come by now
-            done = admin.groups.delete(group, offsets=_with_offsets(sealed.chosen))
-        return {"group": group, "brokers": list(done.value)}, done.failures
+    def delete(admin: Admin, group: str, dry_run: bool) -> ClusterReply[list[str]]:
+        return admin.groups.delete(group, offsets=offsets, dry_run=dry_run)
 
-    yield one_part(sources, sealed, order, "group delete", act)
+    return _delete_parts(sources, sealed, order, "group", delete)
 
 
 DELETE_TOPIC = Deed(

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reliable_mq.console.list_runs import RUN_COLUMNS, RUN_FIELDS, said_of_run
 from reliable_mq.console.lists import Field, FilterFault, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import part_of
@@ -99,24 +100,25 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 
 def _run_row(run: RunFile) -> dict[str, Any]:
     summary = run.summary
-    verdicts, whole = _table(summary.get("verdicts")), _table(summary.get("whole"))
-    missing = [f"{name}: {why}" for name, why in whole.items() if why]
     findings = summary.get("findings_total")
     is_known = isinstance(findings, int) and not run.fault
-    state = "has findings" if findings else "incomplete"
-    if summary.get("clean") is True:
-        state = "clean"
+    said = said_of_run(
+        _table(summary.get("verdicts")),
+        _table(summary.get("whole")),
+        is_clean=summary.get("clean") is True,
+        has_findings=bool(findings),
+    )
     return {
         "run_id": run.run_id,
-        "state": state if is_known else "unreadable",
         "findings": findings if is_known else None,
         "finish_date": run.written,
-        "shown_verdicts": [f"{name}: {count}" for name, count in verdicts.items()],
         "as_of": _time(summary.get("as_of")),
         "since": _time(summary.get("since")),
         "until": _time(summary.get("until")),
-        "missing": "; ".join((*missing, *((run.fault,) if run.fault else ()))),
         "report": run.run_id if run.has_report else "",
+        **said,
+        "state": said["state"] if is_known else "unreadable",
+        "missing": run.fault or said["missing"],
     }
 
 
@@ -139,20 +141,11 @@ RUN_FILES = RowList(
     empty="No run matches on this page. Begin one with: reliable-mq reconcile --out DIR",
     columns=(
         ListColumn("run_id", "Run", "run_file"),
-        ListColumn("state", "Result", "state"),
-        ListColumn("findings", "Findings", "number"),
-        ListColumn("finish_date", "Ended", "time"),
-        ListColumn("shown_verdicts", "Verdicts", "words"),
-        ListColumn("as_of", "As of", "time"),
-        ListColumn("since", "Messages since", "time"),
-        ListColumn("until", "Until", "time"),
+        *RUN_COLUMNS,
         ListColumn("missing", "What is missing", "long"),
         ListColumn("report", "Report", "report"),
     ),
-    fields=(
-        Field("findings", "Has findings", "flag"),
-        Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
-    ),
+    fields=RUN_FIELDS,
     page=_runs,
 )
 

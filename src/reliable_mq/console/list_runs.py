@@ -49,18 +49,42 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
     verdicts, missing = json_object(row["verdicts"]), json_object(row["whole"])
+    said = said_of_run(verdicts, missing, is_clean=row["is_clean"], has_findings=row["findings"])
+    return {**row, "verdicts": verdicts, "whole": missing, **said}
+
+
+def said_of_run(
+    verdicts: Mapping[str, Any], whole: Mapping[str, Any], *, is_clean: bool, has_findings: bool
+) -> dict[str, Any]:
+    """Return what a list says of a run: its result, its verdicts, and what is missing.
+
+    Args:
+        verdicts: how many messages have each verdict.
+        whole: why a ledger is not whole, by its name; "": it is.
+        is_clean: whether it has no findings, and all ledgers are whole.
+        has_findings: whether it has findings.
+    """
     return {
-        **row,
-        "verdicts": verdicts,
-        "whole": missing,
-        "state": "clean"
-        if row["is_clean"]
-        else "has findings"
-        if row["findings"]
-        else "incomplete",
+        "state": "clean" if is_clean else "has findings" if has_findings else "incomplete",
         "shown_verdicts": [f"{name}: {count}" for name, count in verdicts.items()],
-        "missing": "; ".join(f"{name}: {why}" for name, why in missing.items() if why),
+        "missing": "; ".join(f"{name}: {why}" for name, why in whole.items() if why),
     }
+
+
+RUN_COLUMNS = (
+    ListColumn("state", "Result", "state"),
+    ListColumn("findings", "Findings", "number"),
+    ListColumn("finish_date", "Ended", "time"),
+    ListColumn("shown_verdicts", "Verdicts", "words"),
+    ListColumn("as_of", "As of", "time"),
+    ListColumn("since", "Messages since", "time"),
+    ListColumn("until", "Until", "time"),
+)
+"""Of each run, wherever it is written."""
+RUN_FIELDS = (
+    Field("findings", "Has findings", "flag"),
+    Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
+)
 
 
 RUNS = RowList(
@@ -70,20 +94,11 @@ RUNS = RowList(
     empty="No run matches. Begin one with: reliable-mq reconcile",
     columns=(
         ListColumn("run_id", "Run", "run"),
-        ListColumn("state", "Result", "state"),
-        ListColumn("findings", "Findings", "number"),
-        ListColumn("finish_date", "Ended", "time"),
-        ListColumn("shown_verdicts", "Verdicts", "words"),
-        ListColumn("as_of", "As of", "time"),
-        ListColumn("since", "Messages since", "time"),
-        ListColumn("until", "Until", "time"),
+        *RUN_COLUMNS,
         ListColumn("kind", "Kind"),
         ListColumn("missing", "What is missing"),
     ),
-    fields=(
-        Field("findings", "Has findings", "flag"),
-        Field("since", "Ended since", "moment", hint="-7d or a UTC time"),
-    ),
+    fields=RUN_FIELDS,
     page=_runs,
     of_database=True,
 )
