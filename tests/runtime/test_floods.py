@@ -19,7 +19,6 @@ from tests.runtime.echo_server import (
 from tests.waiting import eventually
 
 from reliable_mq.runtime import flood_pace
-from reliable_mq.runtime import listener as listener_module
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -168,8 +167,8 @@ def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_reques
 ) -> None:
     async def test() -> None:
         async with serving() as echo:
-            listener, most = echo.listener, listener_module._NEW_AT_ONCE
-            listener.turns.created = lambda: 1_000 + len(echo.seen)
+            listener, most = echo.listener, flood_pace._NEW_AT_ONCE
+            listener.pace.created = lambda: 1_000 + len(echo.seen)
             assert await is_served(*await connect(echo))
             listener.is_held_back = True
             flooder = await connect(echo)
@@ -209,7 +208,7 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
             honest, (_busy, busy) = await connect(echo), await connect(echo)
             _creator, creator = await connect(echo)
             is_creating = True
-            listener.turns.created = lambda: len(echo.seen) if is_creating else 0
+            listener.pace.created = lambda: len(echo.seen) if is_creating else 0
             monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
             assert await is_served(*honest)
             listener.is_held_back = True
@@ -218,7 +217,7 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
             listener.is_held_back = False
             listener._schedule_turn()
             await eventually(lambda: len(echo.seen) == 11)
-            monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
+            monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
             listener.hold_flood(is_storing=True)
             is_creating = False
 
@@ -255,9 +254,9 @@ def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten(
             (held,) = listener.connections.values()
             assert await is_served(*await connect(echo))
             monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
-            listener.turns.created = lambda: 1
-            listener.pace.note(held)
+            monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
+            listener.pace.created = lambda: 1
+            listener.pace.note(held, 0)
             listener.hold_flood(is_storing=True)
             creator.write(SEND * 10)
             await eventually(lambda: listener.pace.held)

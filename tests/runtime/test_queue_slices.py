@@ -15,8 +15,7 @@ from tests.waiting import eventually
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
 from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.runtime import broker_chores
-from reliable_mq.runtime import listener as listener_module
+from reliable_mq.runtime import broker_chores, flood_pace
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.flood_pace import FloodPace
@@ -112,7 +111,7 @@ def test_a_broker_lets_a_flood_go_on_when_the_queues_that_it_has_begun_exist(
         hold_flood(listener, is_storing=is_storing)
         held.append(listener.is_held_back)
 
-    monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
+    monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
     monkeypatch.setattr(FloodPace, "begin_anew", lambda _pace: None)
     monkeypatch.setattr(PromptSyncs, "start", lambda syncs, *job: syncs.others.start(*job))
     monkeypatch.setattr(Listener, "hold_flood", holding)
@@ -120,7 +119,7 @@ def test_a_broker_lets_a_flood_go_on_when_the_queues_that_it_has_begun_exist(
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (server, peer):
             (creator, *_) = server.listener.connections.values()
-            server.listener.pace.note(creator)
+            server.listener.pace.note(creator, server.listener.pace.created())
             for number in range(count):
                 await peer.send(f"new-{number}")
             assert not server.listener.is_held_back
@@ -143,7 +142,7 @@ def test_a_flood_is_never_held_back_for_a_message_that_nobody_stores(
         hold_flood(listener, is_storing=is_storing)
         held.append(listener.pace.is_on)
 
-    monkeypatch.setattr(listener_module, "_NEW_AT_ONCE", 0)
+    monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
     monkeypatch.setattr(Listener, "hold_flood", holding)
 
     async def scenario() -> None:
@@ -151,7 +150,7 @@ def test_a_flood_is_never_held_back_for_a_message_that_nobody_stores(
             listener = server.listener
             (creator, *_) = listener.connections.values()
             for number in range(5):
-                listener.pace.note(creator)
+                listener.pace.note(creator, listener.pace.created())
                 fields = {"topic": f"new-{number}", "readQueueNums": 1, "writeQueueNums": 1}
                 await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"perm": 6})
                 assert not listener.is_held_back

@@ -92,7 +92,7 @@ class BrokerServer:
         self._loop: asyncio.AbstractEventLoop
         self._tls = ServerTls(options.tls)
         self._listener = self.listener = Listener(self, tls=self._tls)
-        self._listener.turns.created = lambda: self._core.created
+        self._listener.pace.created = lambda: self._core.created
         self.name_server: NameServer | None = None
         self._turn_is_due, self._turn_began_ms, self._is_idle = False, 0, True
         self._speakers: set[int] = set()  # connections that sent since the last tick

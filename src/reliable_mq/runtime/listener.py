@@ -43,7 +43,6 @@ FINISH_SECONDS = 1.0
 _LOOK_SECONDS = 0.002
 _CHECKED_AT_ONCE = 250  # connections; each takes 0.4 us
 _CHECK_PAUSE_SECONDS = 0.002
-_NEW_AT_ONCE = 64  # topics and queues; a queue takes 5 to 20 us when its first message is stored
 
 
 class Listener:
@@ -88,7 +87,6 @@ class Listener:
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.pace = FloodPace(self._let_on)
-        self._made = 0  # topics and queues, before those that were created lately
         self.is_held_back = False  # whether what waits for a turn waits for `go_on`, too
         self.decoder: Decoder = plain_decoder
         self.port = 0
@@ -271,11 +269,7 @@ class Listener:
         """
         if not self.turns.is_short:
             self.pace.begin_anew()  # what was created while nobody waited does not count
-            return
-        now = self.turns.created()
-        if now - self._made > _NEW_AT_ONCE:
-            self.pace.hold(self._waiting, now - self._made)
-            self._made = now
+        elif self.pace.hold(self._waiting):
             self.is_held_back = self.is_held_back or is_storing
 
     def _let_on(self, connections: Sequence[HeldConnection]) -> None:
@@ -301,16 +295,14 @@ class Listener:
         end = time.monotonic() + self.turns.now.turn
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
-            created = self.turns.created()
+            created = self.pace.created()
             try:
                 connection.handle_waiting()
             except Exception:  # noqa: BLE001 - it is logged
                 broker_events.CONNECTION_BROKEN.log(log, traceback_of=True)
                 connection.cut_off("closed, its requests cannot be handled")
-            if self.turns.created() > created:
-                if not self.pace.creators:
-                    self._made = created
-                self.pace.note(connection)
+            if self.pace.created() > created:
+                self.pace.note(connection, created)
             if self.turns.is_spent or self.is_held_back or time.monotonic() >= end:
                 break
         if self._waiting:

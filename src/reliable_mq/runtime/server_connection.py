@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reliable_mq.broker_core.answers import Answer
@@ -108,11 +108,9 @@ class TurnShares:
         many_from: the last peer that sent several requests at once.
         single_at: when another one sent a single request, by the monotonic clock.
         written: bytes of pieces that were written in this turn.
-        created: returns how many topics and queues have been created.
     """
 
     def __init__(self) -> None:
-        self.created: Callable[[], int] = lambda: 0
         self.many_from: object | None = None
         self.single_at = 0.0
         self._large_left = _LARGE_IN_TURN
