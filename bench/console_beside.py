@@ -67,7 +67,7 @@ class OpenPage:
 @contextlib.contextmanager
 def console(directory: Path) -> Iterator[tuple[LoggedProcess, str]]:
     """Start a console of the flow's application; it is stopped with the context."""
-    command = (*COMMAND, "console", "--app", APPLICATION, "--port", "0")
+    command = (*COMMAND, "console", "--app", f"{APPLICATION}:mq", "--port", "0")
     started = LoggedProcess(command, directory / "console.log", environment={"FLOW": ""})
     try:
         yield started, started.wait_for(r"^ready console=(\S+)$", READY_SECONDS)[1]
