@@ -22,6 +22,7 @@ from tests.simulation.world import World
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.truncation import truncate
 from reliable_mq.errors import FormerMaster
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
@@ -47,6 +48,7 @@ class Machine:
         self._note = BrokerRole()  # of this life
         self._life = itertools.count(1)
         self._turn_is_due = False
+        self._is_plain = True  # whether only plain sends came since the last turn
         self._turn_count = 0
         self._is_closing = False
         self.is_lost = False
@@ -94,7 +96,7 @@ class Machine:
             return
         self._disk.stop_before = None
         self.core = core
-        self._is_closing = self._turn_is_due = False
+        self._is_closing = self._turn_is_due = self._is_plain = False
         self._model.opened(core)
         guard = self._guard_of(self.lives)
         self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
@@ -301,7 +303,7 @@ class Machine:
                 self._world.note("request", link.connection.id, command.code, command.opaque)
                 if not link.peer.is_broker:
                     self._model.received(link.connection.id, command, now_ms)
-            core.receive(link.connection, given, now_ms)
+            self._is_plain = core.receive(link.connection, given, now_ms) and self._is_plain
             if self._model.has_room and core.state.pressure.is_disk_full:
                 self._model.found_no_room()
         if not self._turn_is_due:
@@ -318,12 +320,12 @@ class Machine:
 
     def _due_turn(self) -> None:
         if self._turn_is_due:
-            self._run_turn()
+            self._run_turn(is_plain=self._is_plain)
 
-    def _run_turn(self) -> None:
-        self._turn_is_due = False
+    def _run_turn(self, *, is_plain: bool = False) -> None:
+        self._turn_is_due, self._is_plain = False, True
         core = self._alive()
-        turn = core.take_turn()
+        turn = Turn(core.take_sends(), [], {}) if is_plain else core.take_turn()
         replies = whole(turn.replies)
         judged = msgspec.structs.replace(turn, replies=self._to_clients(replies))
         self._model.turn(judged, self._world.now_ms)

@@ -59,7 +59,8 @@ class Answers:
     def when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Send a reply when the log before `end` is stored as the flush type promises."""
         self.held.append((connection, frame))
-        self._held_end = max(self._held_end, end)
+        if end > self._held_end:  # noqa: PLR1730 - a call of max() costs more than the rest
+            self._held_end = end
 
     def all_when_stored(self, connection: int, end: int, frames: Iterable[bytes]) -> None:
         """Send several replies as `when_stored` does; `end` is that of the last one's record."""
@@ -79,7 +80,8 @@ class Answers:
         With ASYNC_FLUSH an older `end` is reported again when it is durable. It releases nothing.
         """
         withheld, count = self._withheld, 0
-        self.released = max(self.released, end)
+        if end > self.released:  # noqa: PLR1730 - as above
+            self.released = end
         while withheld and withheld[0][0] <= end:
             answers = withheld.popleft()[1]
             count += len(answers)
@@ -93,6 +95,11 @@ class Answers:
             self._withhold(log_end)
         ready, self.ready = self.ready, []
         return ready
+
+    def end_sends(self, log_end: int) -> None:
+        """End a turn of sends; only their replies wait."""
+        if self.held:
+            self._withhold(log_end)
 
     def take_ready(self) -> list[Answer]:
         """Return the replies that may leave now."""

@@ -53,6 +53,7 @@ from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
@@ -210,7 +211,6 @@ class BrokerCore:
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
-        state.store.on_dispatch = self._note_arrival
 
     def _save_now(self, path: str, text: str) -> None:
         """Write a file at once, if there is room."""
@@ -268,23 +268,27 @@ class BrokerCore:
         shapes = SendShapes(partial(plain_form, self.state, host))
         return shapes.known, shapes.decode
 
-    def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
-        """Handle one command; its actions leave with the next turn."""
+    def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> bool:
+        """Handle one command; its actions leave with the next turn.
+
+        Return whether these are only plain sends, for which `take_sends` is enough.
+        """
         if type(command) is KnownSends:
-            self._take_known(connection, command, now_ms)
-            return
+            return self._take_known(connection, command, now_ms)
         if command.flag & REPLY_FLAG:
             self._take_answer(connection, command)
         else:
             self._handle(Request(connection, command, now_ms))
+        return False
 
-    def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> None:
+    def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> bool:
         """Store sends of a known shape; those that are more than plain are handled in general."""
         is_open = self._handler_of is self._unwatched
         stored = send_known(self.state, connection, sends, now_ms) if is_open else 0
         if stored < len(sends.bodies):
             for command in sends.in_general()[stored:]:
                 self._handle(Request(connection, command, now_ms))
+        return stored == len(sends.bodies)
 
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""
@@ -392,6 +396,18 @@ class BrokerCore:
             statistics.note_turn_end(batch.end if batch else None, began_ms, now_ms)
         return turn
 
+    def take_sends(self, began_ms: int = 0, now_ms: int = 0) -> LogBatch | None:
+        """Return the batch of a turn in which only plain sends came; see `receive`.
+
+        They add nothing else to a turn. What others have left waits for its own turn.
+        """
+        state = self.state
+        batch = state.store.take_batch()
+        if batch is not None:
+            state.answers.end_sends(batch.end)
+            state.statistics.note_turn_end(batch.end, began_ms, now_ms)
+        return batch
+
     def stored(
         self,
         end: int,
@@ -423,8 +439,8 @@ class BrokerCore:
                 room. Replies are released and the stored records are visible by then. The store
                 must not be used any more.
         """
-        state, store = self.state, self.state.store
-        answers = state.answers
+        state = self.state
+        store, answers = state.store, state.answers
         if durable:
             store.log.mark_durable(end)
         else:
@@ -434,7 +450,8 @@ class BrokerCore:
             answer(answers.take_ready())
         if report is not None:
             report()
-        store.dispatch_up_to(end)
+        is_awaited = state.pulls.waiting or state.pops.waiting or state.notifications.waiting
+        store.dispatch_up_to(end, self._note_arrival if is_awaited else None)
         if durable:
             self._note_durable(end)
         if self._arrived:
@@ -480,9 +497,6 @@ class BrokerCore:
         self.state.files.saved(now_ms, seconds)
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
-        state = self.state
-        if not (state.pulls.waiting or state.pops.waiting or state.notifications.waiting):
-            return
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
         if tags_codes is None:

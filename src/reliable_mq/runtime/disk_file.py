@@ -237,7 +237,14 @@ class FileDiskFile:
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
         """Write `parts` one after another, from offset `at`."""
-        descriptor = self._descriptor()
+        self.was_used = True
+        descriptor = self.opened or self._open()
+        if len(parts) == 1:
+            (data,) = parts
+            written = os.pwrite(descriptor.number, data, at)
+            if written != len(data):
+                write_rest(descriptor.number, data[written:], at + written)
+            return
         for begin in range(0, len(parts), _PARTS_MAX):
             group = parts[begin : begin + _PARTS_MAX]
             expected = sum(map(len, group))

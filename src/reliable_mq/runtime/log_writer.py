@@ -131,9 +131,11 @@ class LogWriter:
                 if isinstance(text, RowsText):
                     text.is_paced = is_busy
             self._jobs.put(lambda: self._write_files(turn.files))
-        batch = turn.batch
-        if batch is None:
-            return
+        if turn.batch is not None:
+            self.write(turn.batch)
+
+    def write(self, batch: LogBatch) -> None:
+        """Write the batch of a turn."""
         if self._roomless:
             self._roomless.append(batch)
         else:

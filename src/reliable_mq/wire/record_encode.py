@@ -208,6 +208,37 @@ class RecordForm:
         self._before_key = encoded_topic + _I16.pack(len(own)) + before
         self.tags_code = tags_code
 
+    def encode_one(
+        self,
+        size: int,
+        queue_id: int,
+        queue_offset: int,
+        offset: int,
+        born_time_ms: int,
+        store_time_ms: int,
+        body: bytes,
+        key: bytes,
+    ) -> bytes:
+        """Return `encode` of a message that comes alone."""
+        head = self._pack(
+            size,
+            self._magic,
+            crc32(body) & CRC_MASK,
+            queue_id,
+            self._flag,
+            queue_offset,
+            offset,
+            self._sys_flag,
+            born_time_ms,
+            self._born_host,
+            store_time_ms,
+            self._store_host,
+            self._reconsume_times,
+            0,
+            len(body),
+        )
+        return b"".join((head, body, self._before_key, key, self._after_key))
+
     def encode(
         self,
         sizes: Iterable[int],

@@ -14,7 +14,7 @@ from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends, SendShape
 from reliable_mq.wire.record_encode import RecordForm
 
-FEW = 4  # fewer sends cost less one by one than as columns
+FEW = 8  # fewer sends cost less one by one than as columns
 
 
 def send_known(
@@ -41,32 +41,22 @@ def _send_few(
 ) -> int:
     """Store some sends one by one; return how many."""
     shape, lanes = sends.shape, state.topics.plain_lanes
-    header, kind, (before, after) = shape.header, shape.serialize_type, shape.form.properties
-    count, append, encode = 0, state.store.appender.append_fields, state.send_reply.encode_plain
-    for values, body in zip(sends.values, sends.bodies, strict=True):
+    form, topic, append = shape.form, shape.header.topic, state.store.appender.append_one
+    bodies, count = sends.bodies, 0
+    for values in sends.values:
+        body = bodies[count]
         queue_id, born_time_ms, key, opaque = shape.fields(values)
-        queue = header.topic, queue_id
-        lane = lanes.get(queue) or plain_lane(state, *queue)
+        lane = lanes.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
         if lane is None:
             break
         try:
-            place = append(
-                lane,
-                body,
-                before + key + after,
-                header.flag,
-                header.sys_flag,
-                born_time_ms,
-                connection.host,
-                header.reconsume_times or 0,
-                0,
-                now_ms,
-            )
+            offset, number, end = append(lane, form, body, born_time_ms, key, now_ms)
         except (OSError, StoreError):  # nothing was stored; `send_message` finds that, and tells it
             break
         if not shape.flag & ONE_WAY_FLAG:
-            numbers = place.commit_log_offset, queue_id, place.queue_offset, opaque
-            state.answers.when_stored(connection.id, place.end, encode(kind, numbers))
+            numbers = offset, queue_id, number, opaque
+            frame = state.send_reply.encode_plain(shape.serialize_type, numbers)
+            state.answers.when_stored(connection.id, end, frame)
         count += 1
     return count
 

@@ -192,6 +192,22 @@ class Appender:
             self._add_unit(lane, queue_offset, offset, size, code)
         return AppendResult(offset, queue_offset, offset + size)
 
+    def append_one(
+        self, lane: Lane, form: RecordForm, body: bytes, born_time_ms: int, key: bytes, now_ms: int
+    ) -> tuple[int, int, int]:
+        """`append_known` of one message; return its log offset, its queue offset and its end."""
+        log, size, number = self._log, form.size + len(body), lane.next
+        time_ms = max(self.last_time_ms, now_ms)
+        offset = log.room_for(size)
+        record = form.encode_one(
+            size, lane.queue_id, number, offset, born_time_ms, time_ms, body, key
+        )
+        log.add(record)
+        self.last_time_ms, self._last_record = time_ms, offset
+        lane.next = number + 1
+        self._add_unit(lane, number, offset, size, form.tags_code)
+        return offset, number, offset + size
+
     def append_known(
         self,
         lanes: Sequence[Lane],
@@ -238,11 +254,19 @@ class Appender:
 
     def _add_unit(self, lane: Lane, number: int, offset: int, size: int, code: int) -> None:
         """Add the unit of message `number` of a queue, whose record is the log's last one."""
-        arrivals = lane.arrivals or self._open(lane, number)
-        arrivals.units.append(pack_unit(offset, size, code))
+        unit, arrivals, end = pack_unit(offset, size, code), lane.arrivals, offset + size
+        if arrivals is None:
+            lane.arrivals = Arrivals(
+                lane.topic, lane.queue_id, number, [unit], {code}, offset, end, size
+            )
+            self._open_lanes.append(lane)
+            if not number:
+                self.begun += 1
+            return
+        arrivals.units.append(unit)
         arrivals.tags_codes.add(code)
         arrivals.last_log_offset = offset
-        arrivals.log_end = offset + size
+        arrivals.log_end = end
         arrivals.size += size
 
     def append_batch(

@@ -88,7 +88,6 @@ class MessageStore:
         self.upkeep = QueueUpkeep(self.queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.deletions = Deletions()
-        self.on_dispatch: Callable[[Arrivals], None] | None = None
 
     @property
     def dispatched(self) -> int:
@@ -218,8 +217,8 @@ class MessageStore:
         self._undispatched.append(dispatch)
         return batch
 
-    def dispatch_up_to(self, end: int) -> None:
-        """Put the records of all batches that end at or before `end` into their queues."""
+    def dispatch_up_to(self, end: int, tell: Callable[[Arrivals], None] | None = None) -> None:
+        """Put the records of batches that end at or before `end` into their queues, and tell it."""
         undispatched, queues, upkeep, last = self._undispatched, self.queues, self.upkeep, None
         while undispatched and undispatched[0].end <= end:
             last = undispatched.popleft()
@@ -230,11 +229,12 @@ class MessageStore:
                     upkeep.due.append(queue)
                 upkeep.grown.add(queue)
                 upkeep.gathering[queue] = None
-                if self.on_dispatch:
-                    self.on_dispatch(arrivals)
+                if tell is not None:
+                    tell(arrivals)
         if last is not None:
             self._dispatched = Dispatched(last.end, last.last_record, last.last_time_ms)
-            self.invariants()
+            if last.end > (self.log.durable if self._is_sync_flush else self.log.written):
+                self.invariants()
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset; None without a sound record.
