@@ -45,9 +45,14 @@ def append_alike(
     )
     if form is None or form.size + len(batch.bodies[0]) > RECORD_SIZE_MAX:
         return None
-    appender = state.store.appender
+    appender, index = state.store.appender, state.store.index
     lane = appender.lane(like.topic, like.queue_id)
-    return appender.append_alike(lane, form, batch.bodies, like.born_time_ms, batch.keys, now_ms)
+    place, offsets = appender.append_alike(
+        lane, form, batch.bodies, like.born_time_ms, batch.keys, now_ms
+    )
+    if index is not None:
+        index.notes.add(offsets, place.end, form, batch.keys, appender.last_time_ms)
+    return place, offsets
 
 
 @lru_cache(maxsize=_FORMS_MAX)

@@ -91,6 +91,9 @@ def _send_columns(
     if appended is None:
         return False
     offsets, numbers, end = appended
+    if state.store.index is not None:
+        time_ms = state.store.appender.last_time_ms
+        state.store.index.notes.add(offsets, end, shape.form, keys, time_ms)
     if not shape.flag & ONE_WAY_FLAG:
         frames = state.send_reply.encode_many(
             shape.serialize_type, opaques, queue_ids, offsets, numbers
