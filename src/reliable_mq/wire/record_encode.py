@@ -280,14 +280,7 @@ class RecordForm:
     ) -> bytes:
         """Return the stored bytes of the messages of a batch, by one `pack` for each.
 
-        Args:
-            queue_id: the queue.
-            queue_offset: of the first message; the others follow.
-            offsets: log offset of each record.
-            born_time_ms: when the producer made the messages.
-            store_time_ms: when they are stored.
-            bodies: of the messages, of one size.
-            keys: the unique key of each message, of the size that the form knows.
+        `queue_offset` is that of the first message; the others follow. Bodies have one size.
         """
         body_size, before_key, after_key = len(bodies[0]), self._before_key, self._after_key
         size_and_magic = _SIZE_AND_MAGIC.pack(self.size + body_size, self._magic)
