@@ -44,6 +44,7 @@ class Watch:
     def __init__(self, broker: ReliableMQBroker, told: Path) -> None:
         (self._pid,) = broker.pids
         self._store, self._told = broker.store, told
+        self._began = time.time()
 
     def _answered(self) -> int:
         lines = self._told.read_text().rpartition("\n")[0].splitlines()
@@ -52,8 +53,8 @@ class Watch:
     def _index_lag(self) -> float:
         """Return how many seconds ago the last message was stored that the index lists."""
         path = max((self._store / "index").glob("*"), default=None)
-        if path is None:
-            return 0.0
+        if path is None:  # it lists nothing yet
+            return time.time() - self._began
         with path.open("rb") as file:
             end_ms: int = _INDEX_HEAD.unpack(file.read(_INDEX_HEAD.size))[1]
         return max(0.0, time.time() - end_ms / 1000)
@@ -73,7 +74,7 @@ class Watch:
             "index_lag_seconds_max": max(lags),
             "resident_mib_max": max(sizes),
             "log_files": len(list((self._store / "commitlog").iterdir())),
-            "index_files": len(list((self._store / "index").iterdir())),
+            "index_files": len(list((self._store / "index").glob("*"))),
         }
 
 
