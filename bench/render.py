@@ -324,6 +324,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "curves": curves_table,
     "orders": orders_table,
     "resend": figures_table,
+    "sustained": figures_table,
     "retention": figures_table,
     "duplicates": figures_table,
     "flow": flow_table,

@@ -125,17 +125,17 @@ class Generator:
     """The program that sends, compiled into a folder."""
 
     def __init__(self, directory: Path, messages: int, form: str) -> None:
-        self._program = directory / "send_floor"
+        self.program = directory / "send_floor"
         self._messages, self._form = messages, form
         source = Path(__file__).with_suffix(".c")
-        subprocess.run(["gcc", "-O2", "-o", self._program, source], check=True)
+        subprocess.run(["gcc", "-O2", "-o", self.program, source], check=True)
 
     def cost(self, pid: int, port: int, way: Way) -> tuple[float, float]:
         """Send one round; return microseconds of the process for a message, and messages/s."""
         before = processor_seconds(pid)
         numbers = (way.connections, way.in_flight, self._messages, BODY_SIZE, way.batch)
         words = [str(port), TOPIC, str(QUEUES), *map(str, numbers), self._form]
-        run = subprocess.run([self._program, *words], check=False, capture_output=True, text=True)
+        run = subprocess.run([self.program, *words], check=False, capture_output=True, text=True)
         if run.returncode:  # the broker has refused a send: the disk is too slow for it
             raise SystemExit(f"{way.name}: {run.stderr}")
         count, seconds = run.stdout.split()

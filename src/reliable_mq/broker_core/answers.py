@@ -7,14 +7,13 @@ that wait for the records of one turn wait together: these records become durabl
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import pairwise, repeat
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
-from reliable_mq.wire.frame import JSON, ROCKETMQ, encode_head
+from reliable_mq.wire.frame import JSON, ROCKETMQ, encode_frame, encode_head
 from reliable_mq.wire.java_int import I32_MAX, I64_MAX
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.message_id import encode_offset_message_id
@@ -131,11 +130,9 @@ class SendReply:
 
     def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
         self._host = encode_offset_message_id(ip, port, 0)[:-16]
-        host = bytes.fromhex(self._host)
-        self._id_size = len(host) + 8
-        self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
+        self._batch_template = b"%b".join(self._template.rsplit(_FORMS[0], 1))
         self._compact_templates: dict[tuple[int, int], bytes] = {}
         shortest, longest = self._template % ((0,) * 4), self._template % ((-I64_MAX,) * 4)
         # The bytes before the header, by the header's length
@@ -191,8 +188,13 @@ class SendReply:
         if not (offsets or recall_handle):
             numbers = place.commit_log_offset, queue_id, place.queue_offset, command.opaque
             return self.encode_plain(command.serialize_type, numbers)
-        packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
-        message_id = packed.hex(",", self._id_size).upper()
+        places = offsets or (place.commit_log_offset,)
+        packed = struct.pack(f">{len(places)}q", *places)
+        later_ids = packed.hex(",", 8).upper().replace(",", f",{self._host}")
+        if command.serialize_type == JSON and not recall_handle:
+            own = later_ids.encode(), queue_id, place.queue_offset, command.opaque
+            return encode_frame(JSON, self._batch_template % own)
+        message_id = self._host + later_ids
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle

@@ -83,7 +83,7 @@ log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _ORDERS_INTERVAL_MS = 3600 * 1_000
-_INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
+_INDEX_PUT_OFF_MAX_MS = 2_000
 # Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
 # wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
 # and other requests must not wait for all of them.
@@ -124,6 +124,8 @@ class BrokerCore:
         self._is_encoding_offsets = False
         self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
         self._resets_of: dict[tuple[str, str, int], popped.ResetNote] = {}  # they have these
+        self._indexed_ms = 0  # when the index had all messages
+        self._is_index_late = False
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves", "orders"), 0
         )
@@ -183,7 +185,7 @@ class BrokerCore:
         )
         state.topics.version.advance(now_ms)
         state.topics_changed()
-        state.started_ms = now_ms
+        state.started_ms = self._indexed_ms = now_ms
         progress = load_progress(self._disk)
         deletions = state.store.deletions
         if not state.topics.is_ours:
@@ -557,6 +559,7 @@ class BrokerCore:
         state.calls.expire(now_ms)
         if not config.is_slave:
             self._store_what_is_due(now_ms)
+        self._note_index(now_ms)
         self._save_offsets(now_ms)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
@@ -636,8 +639,8 @@ class BrokerCore:
 
     @property
     def is_index_wanted(self) -> bool:
-        """Whether indexing must run now: a query waits for it, or it is too far behind."""
-        return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
+        """Whether indexing must run now: a query waits for it, or it was put off long enough."""
+        return self._is_index_late or bool(self.state.waiting_queries)
 
     @property
     def created(self) -> int:
@@ -658,10 +661,17 @@ class BrokerCore:
             state.is_index_stuck = True
             if not was_stuck:
                 broker_events.INDEX_STUCK.log(log, error=error)
+        self._note_index(now_ms)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             self._handle(state.waiting_queries.popleft())
         return is_behind or bool(state.waiting_queries)
+
+    def _note_index(self, now_ms: int) -> None:
+        """Note whether the index has all messages, or was put off for too long."""
+        if self.state.store.is_indexed or now_ms < self._indexed_ms:  # the clock went back
+            self._indexed_ms = now_ms
+        self._is_index_late = now_ms - self._indexed_ms >= _INDEX_PUT_OFF_MAX_MS
 
     def _save_counts(self) -> None:
         state = self.state

@@ -21,7 +21,7 @@ _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
-_TOUCHED_MAX = 16_384
+_TOUCHED_MAX = 262_144
 _IS_LITTLE = sys.byteorder == "little"  # the numbers in files are big-endian
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _NO_NUMBERS = memoryview(b"").cast("i")

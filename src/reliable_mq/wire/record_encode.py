@@ -5,7 +5,7 @@ topic part and the sizes before it encodes a record.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from isal.isal_zlib import crc32
@@ -24,9 +24,12 @@ from reliable_mq.wire.record import (
     fixed_for,
 )
 
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_TWO_I32 = struct.Struct(">ii")
 _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
 _I32_I64 = struct.Struct(">iq")
+_I32_I64_I32 = struct.Struct(">iqi")
 
 
 def encode_record(record: Record) -> bytes:
@@ -147,6 +150,13 @@ def _head_around(shared_size: int) -> struct.Struct:
     return struct.Struct(f">iIIiiqq{shared_size}si")
 
 
+@lru_cache(maxsize=256)
+def _whole(lengths: tuple[int, ...]) -> Callable[..., bytes]:
+    """Return what packs a record whose shared parts, body and unique key have these lengths."""
+    shared, body, before_key, key, after_key = lengths
+    return struct.Struct(f">8sI8sqq{shared}s{body}s{before_key}s{key}s{after_key}s").pack
+
+
 class RecordForm:
     """Encodes records that differ only in place, times, body and unique key.
 
@@ -163,7 +173,7 @@ class RecordForm:
 
     Attributes:
         size: of a record, without the body.
-        properties, tags_code: see above.
+        topic, properties, key_size, tags_code: see above.
 
     Raises:
         MessageRefused: when a record would break a limit of the format.
@@ -179,9 +189,11 @@ class RecordForm:
         "_reconsume_times",
         "_store_host",
         "_sys_flag",
+        "key_size",
         "properties",
         "size",
         "tags_code",
+        "topic",
     )
 
     def __init__(
@@ -198,6 +210,7 @@ class RecordForm:
     ) -> None:
         fixed, host_flags = fixed_for(born_host, store_host)
         self._pack = fixed.pack
+        self.topic, self.key_size = topic, key_size
         self._magic, encoded_topic = topic_part(topic)
         self._flag, self._sys_flag = flag, sys_flag & ~HOST_V6_FLAGS | host_flags
         self._born_host, self._store_host = born_host, store_host
@@ -285,6 +298,53 @@ class RecordForm:
                 after_key,
             )
         return b"".join(parts)
+
+    def encode_batch(
+        self,
+        queue_id: int,
+        queue_offset: int,
+        offsets: Iterable[int],
+        born_time_ms: int,
+        store_time_ms: int,
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes],
+    ) -> bytes:
+        """Return the stored bytes of the messages of a batch, by one `pack` for each.
+
+        `queue_offset` is that of the first message; the others follow. Bodies have one size.
+        """
+        body_size, before_key, after_key = len(bodies[0]), self._before_key, self._after_key
+        size_and_magic = _SIZE_AND_MAGIC.pack(self.size + body_size, self._magic)
+        queue_and_flag = _TWO_I32.pack(queue_id, self._flag)
+        shared = b"".join(
+            (
+                _I32_I64.pack(self._sys_flag, born_time_ms),
+                self._born_host,
+                _I64.pack(store_time_ms),
+                self._store_host,
+                _I32_I64_I32.pack(self._reconsume_times, 0, body_size),
+            )
+        )
+        pack = _whole((len(shared), body_size, len(before_key), len(keys[0]), len(after_key)))
+        return b"".join(
+            [
+                pack(
+                    size_and_magic,
+                    crc32(body) & CRC_MASK,
+                    queue_and_flag,
+                    number,
+                    offset,
+                    shared,
+                    body,
+                    before_key,
+                    key,
+                    after_key,
+                )
+                for number, (offset, body, key) in enumerate(
+                    zip(offsets, bodies, keys, strict=True), queue_offset
+                )
+            ]
+        )
 
 
 class RecordRun:

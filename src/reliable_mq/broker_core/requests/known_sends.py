@@ -12,8 +12,10 @@ from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.errors import StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends, SendShape
+from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
 from reliable_mq.wire.record_encode import RecordForm
 
+_UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
 FEW = 8  # fewer sends cost less one by one than as columns
 
 
@@ -78,8 +80,11 @@ def _send_columns(
     appended = append(lanes, shape.form, bodies, born_times_ms, keys, now_ms)
     if appended is None:
         return False
+    offsets, numbers, end = appended
+    if state.store.index is not None:
+        time_ms = state.store.appender.last_time_ms
+        state.store.index.notes.add(offsets, end, shape.form, keys, time_ms)
     if not shape.flag & ONE_WAY_FLAG:
-        offsets, numbers, end = appended
         frames = state.send_reply.encode_many(
             shape.serialize_type, opaques, queue_ids, offsets, numbers
         )
@@ -94,6 +99,8 @@ def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm 
     """
     header, (before, after) = shape.header, shape.properties
     properties = (header.properties or "").encode()
+    if before != _UNIQ_KEY and not before.endswith(PROPERTY_SEPARATOR + _UNIQ_KEY):
+        return None  # it stands within another property, perhaps the tag
     if header.batch or shape.flag & REPLY_FLAG or topic_fault(header.topic):
         return None
     if not is_plain(state, header.sys_flag, properties):

@@ -97,8 +97,7 @@ class Appender:
         self._own_size = HOSTLESS_SIZE + len(store_host)  # bytes that all records have
         self._delays_ms = delays_ms
         self.lanes: dict[LaneKey, Lane] = {}
-        self.last_time_ms = 0
-        self._last_record = -1
+        self.last_time_ms, self._last_record = 0, -1
         self._open_lanes: list[Lane] = []
         self.begun = 0
         self.end_of: Callable[[LaneKey], int] = lambda _key: 0  # the store sets it
@@ -291,12 +290,7 @@ class Appender:
         store_host, topic = self._store_host, lane.topic_part
         sizes = record_sizes(topic, bodies, properties, like.born_host, store_host)
         total = sum(sizes)
-        if total + BLANK_SIZE > self._log.segment_size:
-            raise MessageRefused(
-                f"a batch of {total} bytes; a file of the log holds {self._log.segment_size}"
-            )
-        time_ms = self.last_time_ms = max(now_ms, self.last_time_ms)
-        begin = self._log.room_for(total)
+        begin, time_ms = self._room_for_batch(total, now_ms)
         offsets = list(accumulate(sizes[:-1], initial=begin))
         first = lane.next
         run = RecordRun(
@@ -311,17 +305,50 @@ class Appender:
             like.reconsume_times,
         )
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
-        self._last_record = offsets[-1]
         if codes is None:
             codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
+        self._add_units(lane, offsets, sizes, codes)
+        return AppendResult(begin, first, begin + total), offsets
+
+    def append_alike(
+        self,
+        lane: Lane,
+        form: RecordForm,
+        bodies: Sequence[bytes],
+        born_time_ms: int,
+        keys: Sequence[bytes],
+        now_ms: int,
+    ) -> tuple[AppendResult, Sequence[int]]:
+        """`append_batch` of messages whose records have one form and one size."""
+        size, count, first = form.size + len(bodies[0]), len(bodies), lane.next
+        begin, time_ms = self._room_for_batch(size * count, now_ms)
+        end = begin + size * count
+        offsets, numbers = range(begin, end, size), (lane.queue_id, first)
+        self._log.add(form.encode_batch(*numbers, offsets, born_time_ms, time_ms, bodies, keys))
+        self._add_units(lane, offsets, [size] * count, [form.tags_code] * count)
+        return AppendResult(begin, first, end), offsets
+
+    def _room_for_batch(self, total: int, now_ms: int) -> tuple[int, int]:
+        """Return the offset of records of so many bytes, side by side, and their store time."""
+        if total + BLANK_SIZE > self._log.segment_size:
+            raise MessageRefused(
+                f"a batch of {total} bytes; a file of the log holds {self._log.segment_size}"
+            )
+        self.last_time_ms = max(now_ms, self.last_time_ms)
+        return self._log.room_for(total), self.last_time_ms
+
+    def _add_units(
+        self, lane: Lane, offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]
+    ) -> None:
+        """Add the units of the next messages of a queue, whose records are the log's last ones."""
+        first, last = lane.next, offsets[-1]
         arrivals = lane.arrivals or self._open(lane, first)
-        lane.next = first + len(sizes)
+        self._last_record, lane.next = last, first + len(offsets)
         arrivals.units += map(pack_unit, offsets, sizes, codes)
         arrivals.tags_codes.update(codes)
-        arrivals.last_log_offset = offsets[-1]
-        arrivals.log_end = begin + total
-        arrivals.size += total
-        return AppendResult(begin, first, begin + total), offsets
+        arrivals.last_log_offset = last
+        arrivals.log_end = last + sizes[-1]
+        arrivals.size += arrivals.log_end - offsets[0]
 
     def append_copied(
         self,

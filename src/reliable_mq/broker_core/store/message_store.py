@@ -364,9 +364,8 @@ class MessageStore:
 
     def index_some(self, now_ms: int) -> None:
         """Add the next records to the index; see `MessageIndex.advance`."""
-        end = self._dispatched.end
-        if self.index is not None and self.index.indexed < end:
-            self.index.advance(end, now_ms)
+        if self.index is not None:
+            self.index.advance(self._dispatched.end, now_ms)
 
     @property
     def index_lag(self) -> int:
