@@ -1,7 +1,8 @@
 """`console_app` returns the console as an ASGI application; `mount` puts it into another one."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -195,16 +196,26 @@ def _log_in_routes(provider: "OidcProvider", render: Renderer, seal: Seal) -> li
     return OidcPages(provider, render, seal).routes()
 
 
-def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Any:
-    from prometheus_client import (  # noqa: PLC0415 - an extra
-        CONTENT_TYPE_LATEST,
-        CollectorRegistry,
-        ProcessCollector,
-        generate_latest,
-    )
+def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Callable[[], tuple[bytes, str]]:
+    """Return what serves the figures. A console that nobody scrapes does not load Prometheus."""
+    lock = threading.Lock()
+    made: list[Any] = []
 
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    mq.meter(registry).register_databases()
-    registry.register(SampleCollector(figures.samples, "console"))
-    return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)
+    def served() -> tuple[bytes, str]:
+        from prometheus_client import (  # noqa: PLC0415 - see above
+            CONTENT_TYPE_LATEST,
+            CollectorRegistry,
+            ProcessCollector,
+            generate_latest,
+        )
+
+        with lock:
+            if not made:
+                registry = CollectorRegistry()
+                ProcessCollector(registry=registry)
+                mq.meter(registry).register_databases()
+                registry.register(SampleCollector(figures.samples, "console"))
+                made.append(registry)
+        return generate_latest(made[0]), CONTENT_TYPE_LATEST
+
+    return served
