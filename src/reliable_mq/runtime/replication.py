@@ -201,7 +201,7 @@ class Replication:
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
         self.report = slave.stored
-        tables.master = slave.master
+        tables.master = self._copy.master = slave.master
         slave.on_hint = self._copy.on_unknown_topic = tables.hint
         works = [slave.follow_forever(), tables.follow_forever()]
         if self._config.stands_in:
