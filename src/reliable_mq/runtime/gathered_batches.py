@@ -33,18 +33,18 @@ class GatheredBatches:
     Args:
         answers: know what has left, and whether slaves are waited for.
         go_on: has what is gathered written; called when it has waited long.
-        clock: a monotonic clock, in seconds.
+        clock: a monotonic clock, in seconds; None: the system's.
     """
 
     def __init__(
         self,
         answers: ReplicatedAnswers,
         go_on: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._answers = answers
         self._go_on = go_on
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._loop = asyncio.get_running_loop()
         self._end = 0  # of what is written
         self._mark = 0  # the end of a batch that is timed
