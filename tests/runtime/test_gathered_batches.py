@@ -166,6 +166,21 @@ def test_a_slave_that_is_silent_suddenly_does_not_keep_batches_from_the_disk(
     run_scene(scene())
 
 
+def test_a_batch_that_is_late_is_not_waited_for() -> None:
+    async def scene() -> None:
+        master = Master()
+        for data in (b"a", b"b"):
+            master.take(data)
+        master.now += 0.01
+        master.take(b"c")
+        assert master.sent == [1, 3]
+        master.take(b"d")
+        assert master.sent == [1, 3, 4]
+        master.writer.close()
+
+    run_scene(scene())
+
+
 def test_much_does_not_wait() -> None:
     async def scene() -> None:
         master = Master()

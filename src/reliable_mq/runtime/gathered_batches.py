@@ -4,8 +4,8 @@ A batch is on its way until the master's disk and enough slaves have it. The nex
 wait for it anyway, because replies leave in the order of the log. Together they cost both brokers
 one write, one sync, one transfer and one report.
 
-If a batch is usually on its way for long, because the slave is far away or its disk is slow, this
-waiting would cost more than it saves. Then batches are written as they come.
+If a batch is on its way for long, usually or this time, because the slave is far away or its disk is
+slow, this waiting would cost more than it saves. Then batches are written as they come.
 """
 
 import asyncio
@@ -63,14 +63,15 @@ class GatheredBatches:
 
     def keep(self, batch: LogBatch) -> bool:
         """Keep a batch until the one on its way has arrived; return False: write it now."""
-        if not (self._is_awaiting() or self._batches):
+        is_awaiting = self._is_awaiting()
+        if not (is_awaiting or self._batches):
             return False
         if not self._batches:
             self._held_since = self._clock()
             if self._later is None:
                 self._later = self._loop.call_later(HELD_SECONDS_MAX, self._look)
         self._batches.append(batch)
-        if size_of(self._batches) >= _SIZE_MAX:
+        if not is_awaiting or size_of(self._batches) >= _SIZE_MAX:
             self._go_on()
         return True
 
@@ -91,12 +92,15 @@ class GatheredBatches:
 
     def _is_awaiting(self) -> bool:
         """Whether to wait for what is on its way."""
-        released = self._answers.released
-        if self._marked >= 0 and released >= self._mark:
-            self._usual += (self._clock() - self._marked - self._usual) * _WEIGHT
-            self._marked = -1.0
-        is_usual = self._usual <= USUAL_SECONDS_MAX
-        return released < self._end and self._answers.has_slaves and is_usual
+        released, seconds = self._answers.released, self._usual
+        if self._marked >= 0:
+            took = self._clock() - self._marked
+            if released >= self._mark:
+                self._usual += (took - self._usual) * _WEIGHT
+                self._marked = -1.0
+            seconds = max(took, self._usual)
+        is_near = seconds <= USUAL_SECONDS_MAX
+        return released < self._end and self._answers.has_slaves and is_near
 
     def _look(self) -> None:
         """Let go of what has waited long; look again later."""
