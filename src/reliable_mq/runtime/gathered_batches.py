@@ -4,8 +4,8 @@ A batch is on its way until the master's disk and enough slaves have it. The nex
 wait for it anyway, because replies leave in the order of the log. Together they cost both brokers
 one write, one sync, one transfer and one report.
 
-If a batch is on its way for long, usually or this time, because the slave is far away or its disk is
-slow, this waiting would cost more than it saves. Then batches are written as they come.
+If a batch is on its way for long, usually or this time, because the slave is far away or its disk
+is slow, this waiting would cost more than it saves. Then batches are written as they come.
 """
 
 import asyncio
