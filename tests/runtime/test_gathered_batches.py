@@ -42,7 +42,7 @@ class Master:
         self.writer = LogWriter(
             MemoryDisk(),
             0,
-            lambda end, _is_durable: self.answers.release(end) and None,
+            self._stored,
             PromptDisk(),
             on_written=self._written,
             on_broken=fail,
@@ -51,6 +51,9 @@ class Master:
             self.answers, partial(self.writer.go_on, at_once=True), lambda: self.now
         )
         self.report(0)
+
+    def _stored(self, end: int, _is_durable: bool) -> None:
+        self.answers.release(end)
 
     def _written(self, batch: LogBatch) -> None:
         self.sent.append(batch.end)
