@@ -127,7 +127,7 @@ def test_a_batch_goes_on_when_its_replies_are_given_up() -> None:
 def test_nothing_is_gathered_for_a_slave_that_is_far_away() -> None:
     async def scene() -> None:
         master = Master()
-        for _ in range(5):  # the usual time is not that of one batch
+        for _ in range(10):  # the usual time is not that of one batch
             master.take(b"x")
             master.now += 0.006
             master.report(master.end)

@@ -16,7 +16,7 @@ from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.errors import InvariantBroken
 
-USUAL_SECONDS_MAX = 0.002
+USUAL_SECONDS_MAX = 0.003
 """Batches are gathered while one is usually on its way for no longer than this."""
 HELD_SECONDS_MAX = 0.02
 """So long a batch waits for an earlier one, if a slave does not answer as usual."""
