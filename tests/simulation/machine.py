@@ -334,6 +334,8 @@ class Machine:
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
             check_invariants(core)
+            if self._writer.gathered is not None:
+                self._writer.gathered.invariants()
             if self._replicating is not None and self._replicating.whole.master is not None:
                 self._replicating.whole.master.invariants()
 
