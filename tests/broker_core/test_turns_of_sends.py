@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker_core import test_known_sends
 from tests.broker_core.broker_world import START_MS, BrokerWorld
-from tests.broker_core.test_known_sends import STEPS, Side, alike, play
+from tests.broker_core.test_known_sends import STEPS, alike, play
+from tests.broker_core.two_sides import Side
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Turn

@@ -148,9 +148,13 @@ def test_what_comes_before_the_report_of_a_batch_is_one_transfer(
                 log, sends = master._core.state.store.log, []
                 for number in range(5):
                     end = log.end
+
+                    def has_more(end: int = end) -> bool:
+                        return log.end > end
+
                     message = Message(topic="t", body=b"%d" % number)
                     sends.append(asyncio.ensure_future(client.send(message)))
-                    await eventually(lambda end=end: log.end > end)
+                    await eventually(has_more)
                 assert len(follower.transfers) == known + 1
                 follower.is_silent = False
                 follower.report()

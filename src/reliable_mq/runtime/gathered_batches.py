@@ -134,5 +134,5 @@ def join_batches(batches: Sequence[LogBatch]) -> LogBatch:
             if writes and writes[-1].segment is write.segment:
                 writes[-1].parts.extend(write.parts)
             else:
-                writes.append(write._replace(parts=list(write.parts)))
+                writes.append(SegmentWrite(write.segment, write.at, list(write.parts)))
     return LogBatch(writes, batches[-1].end)
