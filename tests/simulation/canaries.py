@@ -30,9 +30,10 @@ from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.requests import pull, send
 from reliable_mq.broker_core.state import BrokerState, Turn
-from reliable_mq.broker_core.store.appender import Appender, Lane
+from reliable_mq.broker_core.store.appender import Appender
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryFile

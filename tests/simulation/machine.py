@@ -51,9 +51,8 @@ class Machine:
         self._is_plain = True  # whether only plain sends came since the last turn
         self._turn_count = 0
         self._is_closing = False
-        self.is_lost = False
+        self.is_lost = self.is_serving = False
         self.is_fenced = False  # another broker is the master, and it has ended
-        self.is_serving = False
         self.began_ms = 0.0  # its life
         self.on_serving: Callable[[], None] = lambda: None
         disk.segments_kept = world.plan.segments_kept
@@ -308,8 +307,8 @@ class Machine:
                 self._model.found_no_room()
         if not self._turn_is_due:
             self._turn_is_due = True
-            guard = self._guard_of(self.lives)
-            self._world.later(self._world.random.choice((0, 0, 1)), lambda: guard(self._due_turn))
+            guard, after_ms = self._guard_of(self.lives), self._world.random.choice((0, 0, 1))
+            self._world.later(after_ms, lambda: guard(self._due_turn))
 
     def lost(self, link: Link) -> None:
         """Note that a link is gone."""
@@ -327,8 +326,8 @@ class Machine:
         core = self._alive()
         turn = Turn(core.take_sends(), [], {}) if is_plain else core.take_turn()
         replies = whole(turn.replies)
-        judged = msgspec.structs.replace(turn, replies=self._to_clients(replies))
-        self._model.turn(judged, self._world.now_ms)
+        turn_of_clients = msgspec.structs.replace(turn, replies=self._to_clients(replies))
+        self._model.turn(turn_of_clients, self._world.now_ms)
         self._answer(replies)
         self._writer.write_turn(turn)
         self._turn_count += 1

@@ -8,7 +8,7 @@ from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import topic_fault
 from reliable_mq.broker_core.requests.send import is_plain, plain_lane
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
-from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.errors import StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends, SendShape

@@ -33,7 +33,8 @@ from reliable_mq.broker_core.requests.timed import (
 from reliable_mq.broker_core.requests.topic_of_send import topic_for
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import AppendResult, Lane, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_alike, decode_columns

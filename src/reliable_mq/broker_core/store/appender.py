@@ -18,16 +18,12 @@ from reliable_mq.broker_core.dispatch import (
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
+from reliable_mq.broker_core.store.lanes import Dispatch, Lane, LaneKey
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
-from reliable_mq.wire.record_encode import (
-    RecordForm,
-    RecordRun,
-    record_size,
-    record_sizes,
-    topic_part,
-)
+from reliable_mq.wire.record_encode import RecordForm, record_size, record_sizes
+from reliable_mq.wire.record_run import RecordRun
 from reliable_mq.wire.record_scan import SizedHead
 
 
@@ -52,31 +48,6 @@ class AppendResult(msgspec.Struct, gc=False):
     commit_log_offset: int
     queue_offset: int
     end: int
-
-
-class Dispatch(msgspec.Struct):
-    """The new units of one batch of the log; due when the log is stored up to `end`."""
-
-    end: int
-    last_record: int
-    last_time_ms: int
-    arrivals: list[Arrivals]
-
-
-class Lane:
-    """One queue of one topic for appends: the next queue offset, and the units of this batch."""
-
-    __slots__ = ("arrivals", "magic", "next", "queue_id", "topic", "topic_part")
-
-    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next = next_offset
-        self.magic, self.topic_part = topic_part(topic.encode())
-        self.arrivals: Arrivals | None = None  # in the current batch
-
-
-LaneKey = tuple[str, int]
 
 
 class Appender:

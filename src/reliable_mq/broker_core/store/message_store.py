@@ -9,19 +9,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from reliable_mq.broker_core.store import recovery
-from reliable_mq.broker_core.store.appender import (
-    Appender,
-    AppendResult,
-    Dispatch,
-    Lane,
-    StoredMessage,
-)
+from reliable_mq.broker_core.store.appender import Appender, AppendResult, StoredMessage
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
 from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
+from reliable_mq.broker_core.store.lanes import Dispatch, Lane
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.marks import Dispatched, StoreMark
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
