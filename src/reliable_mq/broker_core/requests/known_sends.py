@@ -14,7 +14,7 @@ from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends, SendShape
 from reliable_mq.wire.record_encode import RecordForm
 
-FEW = 8  # fewer sends cost less one by one than as columns
+FEW = 4  # fewer sends cost less one by one than as columns
 
 
 def send_known(
