@@ -19,6 +19,7 @@ from reliable_mq.broker_core.config_reading import broker_config, port_for_slave
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import with_folder
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.audit_file import AuditFile
@@ -264,13 +265,14 @@ class BrokerServer:
         self._speakers.add(connection.id)
         if len(self._speakers) > _FEW_SPEAKERS:
             self._schedule_turn(now, is_plain=is_plain)
-        elif is_plain and not self._turn_is_due:
-            self._store_sends(now)
-        else:
-            try:
+            return is_long
+        try:
+            if is_plain and not self._turn_is_due:
+                self._write(core.take_sends(now, now))
+            else:
                 self._carry_out(core.take_turn(self._turn_began_ms, now_ms(), 0))
-            except Exception as error:  # noqa: BLE001 - on_broken handles it
-                self._on_broken(error)
+        except Exception as error:  # noqa: BLE001 - on_broken handles it
+            self._on_broken(error)
         return is_long
 
     def disconnected(self, connection: PeerConnection) -> None:
@@ -290,28 +292,23 @@ class BrokerServer:
 
     def _run_due_turn(self) -> None:
         self._turn_is_due = False
-        if self._is_turn_plain:
-            self._store_sends(now_ms())
-        else:
-            self._run_turn(self._turn_began_ms)
+        self._run_turn(self._turn_began_ms, is_plain=self._is_turn_plain)
 
-    def _store_sends(self, now: int) -> None:
-        """Run a turn in which only plain sends came: nothing else is due in it."""
-        try:
-            batch = self._core.take_sends(self._turn_began_ms, now)
-            if batch is not None:
-                self._log_writer.write(batch)
-                self._hold_flood()
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
+    def _write(self, batch: LogBatch | None) -> None:
+        if batch is not None:
+            self._log_writer.write(batch)
+            self._hold_flood()
 
     def _hold_flood(self) -> None:
         if self._listener.pace.creators:
             self._listener.hold_flood(is_storing=self._log_writer.is_syncing)
 
-    def _run_turn(self, began_ms: int = 0) -> None:
+    def _run_turn(self, began_ms: int = 0, *, is_plain: bool = False) -> None:
         try:
             now = now_ms()
+            if is_plain:
+                self._write(self._core.take_sends(began_ms, now))
+                return
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
             work_us = 1e6 * self._listener.turns.now.works if self._core.state.works.busy else 0.0
             self._carry_out(self._core.take_turn(began, now, work_us))

@@ -22,6 +22,7 @@ from reliable_mq.wire.record import (
     Record,
     encode_stored,
     fixed_for,
+    record_former,
 )
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
@@ -138,6 +139,7 @@ class RecordForm:
 
     Attributes:
         size: of a record, without the body.
+        record_of: `encode` of a message that comes alone; see `record_former`.
         topic, properties, key_size, tags_code: see above.
 
     Raises:
@@ -156,6 +158,7 @@ class RecordForm:
         "_sys_flag",
         "key_size",
         "properties",
+        "record_of",
         "size",
         "tags_code",
         "topic",
@@ -184,38 +187,12 @@ class RecordForm:
         own = before + bytes(key_size) + self._after_key
         self.size = record_size(encoded_topic, b"", own, born_host, store_host)
         self._before_key = encoded_topic + _I16.pack(len(own)) + before
-        self.tags_code = tags_code
-
-    def encode_one(
-        self,
-        size: int,
-        queue_id: int,
-        queue_offset: int,
-        offset: int,
-        born_time_ms: int,
-        store_time_ms: int,
-        body: bytes,
-        key: bytes,
-    ) -> bytes:
-        """Return `encode` of a message that comes alone."""
-        head = self._pack(
-            size,
-            self._magic,
-            crc32(body) & CRC_MASK,
-            queue_id,
-            self._flag,
-            queue_offset,
-            offset,
-            self._sys_flag,
-            born_time_ms,
-            self._born_host,
-            store_time_ms,
-            self._store_host,
-            self._reconsume_times,
-            0,
-            len(body),
+        self.record_of = record_former(
+            (fixed.pack, self._magic, flag, self._sys_flag),
+            (born_host, store_host, reconsume_times),
+            (self._before_key, self._after_key),
         )
-        return b"".join((head, body, self._before_key, key, self._after_key))
+        self.tags_code = tags_code
 
     def encode(
         self,

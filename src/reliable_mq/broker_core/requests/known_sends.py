@@ -16,7 +16,7 @@ from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from reliable_mq.wire.record_encode import RecordForm
 
 _UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
-FEW = 8  # fewer sends cost less one by one than as columns
+FEW = 4  # fewer sends cost less one by one than as columns
 
 
 def send_known(

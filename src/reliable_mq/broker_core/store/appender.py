@@ -169,10 +169,9 @@ class Appender:
         log, size, number = self._log, form.size + len(body), lane.next
         time_ms = max(self.last_time_ms, now_ms)
         offset = log.room_for(size)
-        record = form.encode_one(
-            size, lane.queue_id, number, offset, born_time_ms, time_ms, body, key
+        log.add(
+            form.record_of(size, lane.queue_id, number, offset, born_time_ms, time_ms, body, key)
         )
-        log.add(record)
         self.last_time_ms, self._last_record = time_ms, offset
         lane.next = number + 1
         self._add_unit(lane, number, offset, size, form.tags_code)
