@@ -31,7 +31,8 @@ PROPERTIES = (
     "XUNIQ_KEY\x01{key}\x02",
     "UNIQ_KEY\x01{key}\x02UNIQ_KEY\x01{key}1\x02",
     "UNIQ_KEY\x01{key}\x02POP_CK\x010 1\x02",
-    "1ST_POP_TIME\x017\x02UNIQ_KEY\x01{key}\x02POP_x\x01y\x02",
+    "1ST_POP_TIME\x017\x02UNIQ_KEY\x01{key}\x02",
+    "POP_x\x01y\x02UNIQ_KEY\x01{key}\x02POP_x\x01y\x02",
     "UNIQ_KEY\x01{key}\x02DELAY\x013\x02",
     "UNIQ_KEY\x01{key}\x02town\x01Köln\x02",
     "UNIQ_KEY\x01{key}\x02last\x01one",
@@ -148,6 +149,20 @@ def test_the_batches_of_a_client_are_recognised() -> None:
     for count in (1, 2, 30):
         side.receive(batch_frame(items_of(count)))
     assert side.alike == 2
+
+
+@pytest.mark.parametrize("odd", [b"\x02a\x01b", b"a b-", b"\x01abc", "kéy".encode()])
+def test_a_batch_with_a_key_of_other_characters_leaves_the_same_bytes(odd: bytes) -> None:
+    items = items_of(3)
+    flag, body, properties = items[1]
+    end = properties.index(b"\x02")
+    items[1] = BatchItem(flag, body, properties[: end - 6] + odd + b"00" + properties[end:])
+    assert len(items[1].properties) == len(properties)
+    sides = Side(knows=True), Side(knows=False)
+    for side in sides:
+        side.receive(batch_frame(items))
+    assert sides[0].alike == 0
+    assert sides[0].seen() == sides[1].seen()
 
 
 @pytest.mark.parametrize("size", [20_000, 1_000, 900])

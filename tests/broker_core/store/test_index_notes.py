@@ -174,6 +174,22 @@ def test_only_what_is_visible_is_listed_from_notes() -> None:
     assert world.list_until(world.log.end) == files_as_the_format_says(world.messages)
 
 
+def test_a_note_is_not_used_if_only_a_part_of_it_is_visible() -> None:
+    world = World()
+    world.store(run_of(9))
+    until = world.messages[4].commit_log_offset
+    assert world.list_until(until) == files_as_the_format_says(world.messages[:4])
+    assert world.list_until(world.log.end) == files_as_the_format_says(world.messages)
+
+
+def test_a_slice_goes_on_with_records_that_have_no_note() -> None:
+    world = World(segment_size=400_000)
+    world.store(run_of(200))
+    world.store(run_of(20), is_noted=False)
+    world.store(run_of(20))
+    assert world.list_until(world.log.end) == files_as_the_format_says(world.messages)
+
+
 def test_a_slice_from_notes_that_found_no_room_lists_nothing_twice() -> None:
     runs = [run_of(16) for _ in range(12)]
     intact, failing = World(segment_size=400_000), World(segment_size=400_000)
