@@ -199,7 +199,7 @@ def _add_user(users: Path | None, name: str, role: str) -> None:
 
 
 async def _serve(
-    uvicorn: Any, app: Any, host: str, port: int, trim: Callable[[], None] | None
+    uvicorn: Any, app: Any, host: str, port: int, trim: Callable[[], None] | None = None
 ) -> None:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
