@@ -159,8 +159,8 @@ SECONDS = {
         9,
     ),
 }
-"""What takes longer than its number of tests tells, about, in a whole run on two cores. `--junitxml`
-of such a run has the times. Who is missing here may be begun last, and all wait for it."""
+"""What takes longer than its number of tests tells, about, in a whole run on two cores.
+`--junitxml` of such a run has the times. Who is missing here may be begun last, and all wait."""
 _SECONDS_A_TEST = 0.15
 
 
