@@ -52,9 +52,9 @@ BROKER  ?=
 DATABASES ?=
 # The linter of workflows; it is no package of Python.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
-# Three processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
+# Four processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
 # that died ends the run: pytest-xdist may wait for ever for what replaces it.
-PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
+PYTEST ?= -n 4 --dist loadscope --max-worker-restart=0
 
 # The steps of a target keep their order, also with -j: the interpreter is named first.
 .NOTPARALLEL:

@@ -1,5 +1,7 @@
 """Make the tables of docs/evidence/performance.md from the newest raw results; prose is left alone.
 
+Results that a newer one replaces are removed.
+
 A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`.
 
     python -m bench.render [--check]
@@ -341,15 +343,12 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read-log": figures_table,
     "read-tables": figures_table,
 }
-IN_PARTS = ("attacks", "scale", "by-message", "curves")
-"""Tables whose figures come from several measurements."""
 
 
 def render(page: str) -> str:
     """Return the page with every table made anew that there are results for."""
     for name, table in TABLES.items():
-        read = raw_results.newest_figures if name in IN_PARTS else raw_results.newest
-        results = read(name)
+        results = raw_results.newest(name)
         if results is not None:
             begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"
             pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
@@ -362,6 +361,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the tables of docs/evidence/performance.md.")
     parser.add_argument("--check", action="store_true", help="change nothing; 1 when out of date")
     options = parser.parse_args()
+    if not options.check:
+        for name in TABLES:
+            raw_results.remove_replaced(name)
     before = PAGE.read_text()
     after = render(before)
     if options.check:

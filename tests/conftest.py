@@ -31,6 +31,7 @@ from reliable_mq.line_limit import LineLimit
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from tests.work_order import LongestFirst
 
 # See the Makefile: this holds where pytest is called directly.
@@ -197,6 +198,17 @@ def valkey_server(server_directory: Path) -> Iterator[LocalValkey]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """Give a session of Spark, which what reconciles in this process uses; it starts in seconds."""
+    from reliable_mq.reconcile.runs.spark_session import session
+    from reliable_mq.runtime.java_home import use_java
+
+    use_java()
+    with session(is_small=True) as started:
+        yield started
+
+
 def configure(server: LocalPostgres, *changes: str) -> None:
     """Change settings of a running server, for example `SET fsync = off` or `RESET ALL`."""
     with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
@@ -233,9 +245,9 @@ def mysql_url(mysql_server: LocalMySQL) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
+def postgres_url(postgres_server: LocalPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
     """Give the SQLAlchemy URL of an empty database of this test's own."""
-    with new_database(postgres_server) as url:
+    with new_database(postgres_server, request.module.__name__) as url:
         yield planted(url)
 
 
@@ -325,7 +337,8 @@ def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest)
     if database_url.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'other.db'}"
         return
-    with new_database(request.getfixturevalue("postgres_server")) as url:
+    server = request.getfixturevalue("postgres_server")
+    with new_database(server, request.module.__name__) as url:
         yield planted(url)
 
 

@@ -1,7 +1,7 @@
 """Databases of a PostgreSQL server for one test each, emptied and used again.
 
 To make one and drop it takes longer than most tests, and who comes first to a new one waits for
-its catalogs to be read.
+its catalogs to be read. `tests.parked_tables` keeps our tables in it for the next test of a module.
 """
 
 import itertools
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+from tests.parked_tables import FORGET, PARK
 
 from reliable_mq.testing.local_servers import LocalPostgres
 
@@ -17,7 +18,8 @@ USES_MAX = 50
 """So often one is used: what is dropped in it fills its catalogs."""
 
 _numbers = itertools.count(1)
-_kept: defaultdict[LocalPostgres, list[tuple[str, int]]] = defaultdict(list)  # with their uses
+# With the module that used one last, and how often it was used.
+_kept: defaultdict[LocalPostgres, list[tuple[str, str, int]]] = defaultdict(list)
 
 # A session that was left behind ends, and a thread that was finds no database of the name it knows.
 _TAKE_AWAY = """
@@ -28,13 +30,14 @@ ALTER DATABASE {kept} ALLOW_CONNECTIONS true;
 ALTER DATABASE {kept} RESET ALL
 """
 # The schema as a new database has it. A lock is held by nobody but who has prepared a commit.
-_EMPTY = r"""
+_EMPTY = rf"""
 SET lock_timeout = '10s';
+{PARK};
 DO $$
 DECLARE name text;
 BEGIN
     FOR name IN SELECT nspname FROM pg_namespace
-        WHERE nspname NOT LIKE 'pg\_%' AND nspname <> 'information_schema'
+        WHERE nspname NOT LIKE 'pg\_%' AND nspname NOT IN ('information_schema', 'parked')
     LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', name);
     END LOOP;
@@ -45,13 +48,15 @@ GRANT USAGE ON SCHEMA public TO PUBLIC
 
 
 @contextmanager
-def new_database(server: LocalPostgres) -> Iterator[str]:
+def new_database(server: LocalPostgres, module: str = "") -> Iterator[str]:
     """Give the SQLAlchemy URL of an empty database, under a name that nobody has used."""
     name = f"test_{next(_numbers)}"
-    kept, uses = _kept[server].pop() if _kept[server] else ("", 0)
+    kept, last_module, uses = _kept[server].pop() if _kept[server] else ("", "", 0)
     _run(
         server.url, f"ALTER DATABASE {kept} RENAME TO {name}" if kept else f"CREATE DATABASE {name}"
     )
+    if kept and module != last_module:
+        _run(server.url_of(name), FORGET)
     yield server.url_of(name)
     if uses + 1 == USES_MAX:
         _run(server.url, f"DROP DATABASE {name} WITH (FORCE)")
@@ -59,7 +64,7 @@ def new_database(server: LocalPostgres) -> Iterator[str]:
     kept = f"kept_{name}"
     _run(server.url, *_TAKE_AWAY.format(name=name, kept=kept).split(";"))
     _run(server.url_of(kept), _EMPTY)
-    _kept[server].append((kept, uses + 1))
+    _kept[server].append((kept, module, uses + 1))
 
 
 def _run(url: str, *statements: str) -> None:

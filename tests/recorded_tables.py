@@ -2,13 +2,14 @@
 
 Working out what is missing, and compiling it, takes a third of a second; the statements that came
 of it are the same each time, so the first database of a process is made by the product, and the
-others by its statements.
+others by its statements. PostgreSQL may have them of an earlier test: see `tests.parked_tables`.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, event, inspect
+from tests import parked_tables
 
 Create = Callable[[Connection, MetaData, str], list[str]]
 
@@ -21,11 +22,17 @@ def recorded(create: Create) -> Create:
         form = (connection.dialect.name, prefix, _form_of(metadata))
         if set(metadata.tables) & set(inspect(connection).get_table_names()):
             return create(connection, metadata, prefix)
+        is_new = is_back = False
+        if connection.dialect.name == "postgresql":
+            is_new, is_back = parked_tables.seen(connection, form)
         if form in scripts:
             for statement, parameters in scripts[form][0]:
-                connection.exec_driver_sql(statement, parameters)
+                if not is_back or statement.startswith("INSERT"):
+                    connection.exec_driver_sql(statement, parameters)
         else:
             scripts[form] = _recorded(create, connection, metadata, prefix)
+        if is_new and not is_back:
+            parked_tables.note(connection, form)
         return list(scripts[form][1])
 
     return create_quickly

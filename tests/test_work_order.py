@@ -9,7 +9,7 @@ from tests.work_order import SECONDS, SPARK, LongestFirst
 ROOT = Path(__file__).parents[1]
 LONG = "tests/reconcile/test_small_machines.py::test_long"
 MANY = [f"tests/wire/test_frame.py::test_{number}" for number in range(5)]
-FEW = "tests/test_tidy.py::test_one"
+FEW = "tests/test_host_and_port.py::test_one"
 WITH_SPARK = [f"tests/reconcile/{name}.py::test" for name in ("test_sources", "test_log_parts")]
 
 

@@ -1,12 +1,16 @@
 """What a user sees who has installed no extra, or not the one that is needed.
 
-Each case runs in a process of its own, in which the modules of the extras cannot be imported.
+Each case runs in a process of its own, in which the modules of the extras cannot be imported. The
+processes are forks of one that has imported what a plain install brings, as that takes longest.
 """
 
+import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,6 +31,30 @@ class Hiding(importlib.machinery.PathFinder):
 place = sys.meta_path.index(importlib.machinery.PathFinder)
 sys.meta_path[place] = Hiding
 """
+FORK = (
+    HIDE
+    + """
+import asyncio, json, os
+import redis, rich.progress, sqlalchemy.ext.asyncio, typer
+import reliable_mq.app.application, reliable_mq.cli.main
+
+def begin(code, folder):
+    child = os.fork()
+    if child:
+        return child
+    os.chdir(folder)
+    for descriptor, name in enumerate((os.devnull, "stdout", "stderr")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), descriptor)
+    exec(compile(code, "<case>", "exec"), {"__name__": "__main__"})
+    sys.exit()
+
+for line in sys.stdin:
+    child = begin(*json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+)
+"""Takes a line of JSON, code and a folder; runs the code in a fork, which writes what it says to
+files of that folder; prints its exit code."""
 POSTGRES = "ReliableMQ('shop', database='postgresql+psycopg://u@127.0.0.1:1/shop')"
 MYSQL = "ReliableMQ('shop', database='mysql+pymysql://u@127.0.0.1:1/shop')"
 SQLITE = "ReliableMQ('shop', database='sqlite:///a.db')"
@@ -95,15 +123,41 @@ COMMANDS = {
 }
 
 
-def run_hidden(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a process without the modules of extras."""
-    words = [sys.executable, "-c", HIDE + code]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+class Said(NamedTuple):
+    """What a process has printed, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[[str, Path], Said]
+
+
+@pytest.fixture(scope="module")
+def run_hidden() -> Iterator[Run]:
+    """Give what runs code in a folder, in a process without the modules of extras."""
+    words = [sys.executable, "-c", FORK]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        asked, told = process.stdin, process.stdout
+        assert asked is not None
+        assert told is not None
+
+        def run(code: str, folder: Path) -> Said:
+            asked.write(json.dumps([code, str(folder)]) + "\n")
+            returncode = int(told.readline())
+            said = ((folder / name).read_text() for name in ("stdout", "stderr"))
+            return Said(returncode, *said)
+
+        yield run
+        asked.close()
 
 
 @pytest.mark.parametrize(("code", "extra"), CASES.values(), ids=CASES)
 def test_code_that_needs_an_extra_raises_an_error_that_names_it(
-    code: str, extra: str, tmp_path: Path
+    code: str, extra: str, run_hidden: Run, tmp_path: Path
 ) -> None:
     said = run_hidden(code, tmp_path)
 
@@ -113,7 +167,7 @@ def test_code_that_needs_an_extra_raises_an_error_that_names_it(
 
 @pytest.mark.parametrize(("words", "extra"), COMMANDS.values(), ids=COMMANDS)
 def test_a_command_that_needs_an_extra_names_it_in_one_line(
-    words: str, extra: str, tmp_path: Path
+    words: str, extra: str, run_hidden: Run, tmp_path: Path
 ) -> None:
     said = run_hidden(f"from reliable_mq.cli.main import run; run({words.split()!r})", tmp_path)
 
@@ -122,11 +176,11 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(
     assert f"pip install 'reliable-mq[{extra}]'" in line
 
 
-def test_every_public_name_can_be_imported_without_extras(tmp_path: Path) -> None:
+def test_every_public_name_can_be_imported_without_extras(run_hidden: Run, tmp_path: Path) -> None:
     assert run_hidden("from reliable_mq import *", tmp_path).stderr == ""
 
 
-def test_an_embedded_broker_and_sqlite_need_no_extra(tmp_path: Path) -> None:
+def test_an_embedded_broker_and_sqlite_need_no_extra(run_hidden: Run, tmp_path: Path) -> None:
     """Given no extra, when an order is sent in a transaction, then its consumer gets it once."""
     code = """
 from threading import Event
@@ -160,7 +214,7 @@ def test_every_extra_is_named_by_a_case() -> None:
     assert named == extras.keys() - sums - frameworks
 
 
-def test_the_help_of_a_command_needs_no_extra(tmp_path: Path) -> None:
+def test_the_help_of_a_command_needs_no_extra(run_hidden: Run, tmp_path: Path) -> None:
     said = run_hidden("from reliable_mq.cli.main import run; run(['demo', '--help'])", tmp_path)
 
     assert (said.returncode, said.stderr) == (0, "")

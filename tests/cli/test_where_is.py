@@ -189,6 +189,7 @@ def test_an_application_that_only_consumes_finds_the_message_at_its_brokers(
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_reconcile_prints_the_verdicts_of_a_key(call: Call, tmp_path: Path) -> None:
     """Given no option for ledgers, then those of the application are read: databases, brokers."""
     words = ("reconcile", "--grace", "0", "--out", str(tmp_path / "out"), "--key", "4711")

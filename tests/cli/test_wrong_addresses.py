@@ -69,7 +69,7 @@ def speaking(answer: bytes) -> Iterator[str]:
             self.request.sendall(answer)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -38,7 +39,7 @@ class Provider:
     """The provider. Its fields say what it does wrongly."""
 
     def __init__(self) -> None:
-        self.key: Any = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
+        self.key: Any = _own_key()
         self.algorithm = "RS256"
         self.signed_by: Any = None  # another key
         self.told: dict[str, Any] = {}  # claims that replace the right ones; None: left out
@@ -109,6 +110,12 @@ class Provider:
         return jwt.encode(
             {"alg": self.algorithm, "kid": self.key.kid}, claims, key, [self.algorithm]
         )
+
+
+@cache
+def _own_key() -> RSAKey:
+    """Make the key of all providers of this process: to make one takes longer than to log in."""
+    return RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
 
 
 def forged(issuer: str, algorithm: str = "none") -> str:
@@ -192,7 +199,7 @@ def served() -> Iterator[Provider]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     provider.issuer = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield provider

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.console.conftest import Browse
-from tests.console.planted_rows import NOW, ODD, insert_rows, log, run, stub
+from tests.console.planted_rows import NOW, ODD, as_of_now, insert_rows, log, run, stub
 from tests.console.test_planted_text import check
 
 from reliable_mq import ReliableMQ
@@ -92,7 +92,7 @@ def rows(mq: ReliableMQ) -> None:
 def test_a_filter_of_a_ledger_is_an_address(
     browse: Browse, address: str, column: str, found: list[int]
 ) -> None:
-    client = browse()
+    client, address = browse(), as_of_now(address)
     listed = client.get(f"/{address}&format=json").json()
     assert [int(row[column]) for row in listed] == found
     page = client.get(f"/{address}")

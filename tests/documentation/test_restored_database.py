@@ -181,6 +181,8 @@ def go_on(url: str, broker: str, *customers: str) -> tuple[list[str], list[int]]
         return now.paid(), numbers
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_after_the_steps_of_the_page_each_order_is_paid_once_and_no_lost_one(
     restored: str, broker: str, store: Path, tmp_path: Path
 ) -> None:

@@ -186,15 +186,13 @@ def _told(part: str, rows: list[Row]) -> str:
 def keep(
     chosen: dict[str, list[Mutant]], outcomes: dict[str, list[Row]], settings: dict[str, int]
 ) -> Path:
-    """Write a run over all parts to `bench/results`, in place of the one before."""
+    """Write a run over all parts to `bench/results`."""
     rounds = []
     for part, rows in outcomes.items():
         texts = {each.key: "  →  ".join(each.change.texts) for each in chosen[part]}
         lives = {key: texts[key] for key, outcome, _ in sorted(rows) if outcome not in _KILLED}
         counts = Counter(outcome for _, outcome, _ in rows)
         rounds.append({"part": part, "mutants": len(rows), **counts, "lives": lives})
-    for old in raw_results.RESULTS.glob("mutants-*.json"):
-        old.unlink()
     return raw_results.write(raw_results.of_now("mutants", settings, rounds))
 
 

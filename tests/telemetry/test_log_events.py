@@ -37,7 +37,9 @@ def faults_of(event: LogEvent) -> list[str]:
 def log_calls(source: str) -> Iterator[tuple[ast.Call, str]]:
     """Yield each call that may write a log line, and what it is called on."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in WRITES or node.func.attr == "log":
             on = ast.unparse(node.func.value)
             if (node.func.attr in WRITES and "log" in on.lower().split(".")[-1]) or (
                 node.func.attr == "log" and on.split(".")[0] in MODULES

@@ -11,35 +11,22 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, inspect
+from sqlalchemy import URL, Connection, Engine, create_engine, inspect
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_clock import DatabaseClock
-from reliable_mq.database.sql_confirmation_table import confirmation_table
-from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.database.sql_day_partitions import DayPartitions
 from reliable_mq.database.sql_faults import DatabaseWatch
 from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
-from reliable_mq.database.sql_identity import SqlIdentity, identity_table
-from reliable_mq.database.sql_key_tables import business_key_table, idempotent_call_table
+from reliable_mq.database.sql_identity import SqlIdentity
 from reliable_mq.database.sql_mysql import ISOLATION_LEVEL, make_mysql_strict
-from reliable_mq.database.sql_people_tables import (
-    alert_table,
-    audit_table,
-    duty_table,
-    escalation_table,
-    notifier_table,
-)
-from reliable_mq.database.sql_periodic_tables import periodic_table, periodic_tick_table
 from reliable_mq.database.sql_prepared import run_on_driver
-from reliable_mq.database.sql_processes import SqlProcesses, process_table
-from reliable_mq.database.sql_run_tables import finding_table, run_table
-from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
+from reliable_mq.database.sql_processes import SqlProcesses
 from reliable_mq.database.sql_schema import REVISION, check_revision, create_and_note, lock_tables
-from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_tables import our_tables
 from reliable_mq.database.sql_transactions import Handover, make_sqlite_durable
 from reliable_mq.database.sql_types import (
     ANY_TEXT,
@@ -49,7 +36,6 @@ from reliable_mq.database.sql_types import (
     missing_table_text,
 )
 from reliable_mq.database.sql_urls import checked_url, known_drivers, shown_url
-from reliable_mq.database.sql_watched_time import watched_time_table
 from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
@@ -101,29 +87,27 @@ class Database:
         self._drivers = known_drivers(name)
         self._connections = connections
         self.prefix = prefix
-        self.metadata = MetaData()
         if by_day and name != "postgresql":
             raise ConfigurationError("retention='partitions' is for PostgreSQL; use 'rows'")
         self.by_day = by_day
-        self.stubs = message_stub_table(self.metadata, prefix, by_day=by_day)
-        self.logs = consume_log_table(self.metadata, prefix, by_day=by_day)
-        self.confirmations = confirmation_table(self.metadata, prefix)
-        identity = identity_table(self.metadata, prefix)
-        self.keys = business_key_table(self.metadata, prefix)
-        self.calls = idempotent_call_table(self.metadata, prefix)
-        self.resend_topics = resend_topic_table(self.metadata, prefix)
-        self.retention_duties = retention_table(self.metadata, prefix)
-        self.watched_time = watched_time_table(self.metadata, prefix)
-        self.escalations = escalation_table(self.metadata, prefix)
-        self.alerts = alert_table(self.metadata, prefix)
-        self.notifiers = notifier_table(self.metadata, prefix)
-        self.duties = duty_table(self.metadata, prefix)
-        self.audit = audit_table(self.metadata, prefix)
-        self.periodic = periodic_table(self.metadata, prefix)
-        self.periodic_ticks = periodic_tick_table(self.metadata, prefix)
-        run_table(self.metadata, prefix)
-        finding_table(self.metadata, prefix)
-        self.processes = process_table(self.metadata, prefix)
+        tables = our_tables(prefix, by_day=by_day)
+        self.metadata = tables.metadata
+        self.stubs = tables.stubs
+        self.logs = tables.logs
+        self.confirmations = tables.confirmations
+        self.keys = tables.keys
+        self.calls = tables.calls
+        self.resend_topics = tables.resend_topics
+        self.retention_duties = tables.retention_duties
+        self.watched_time = tables.watched_time
+        self.escalations = tables.escalations
+        self.alerts = tables.alerts
+        self.notifiers = tables.notifiers
+        self.duties = tables.duties
+        self.audit = tables.audit
+        self.periodic = tables.periodic
+        self.periodic_ticks = tables.periodic_ticks
+        self.processes = tables.processes
         self.handling_times = HandlingTimes()
         self._watch = DatabaseWatch(shown_url(self.url))
         self.engine = self._make_engine()
@@ -137,7 +121,7 @@ class Database:
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         #: for single statements that only read
         self.reading_engine = for_one_statement(self.engine).execution_options(**READS_ONLY)
-        self.identity = SqlIdentity(self.engine, identity)
+        self.identity = SqlIdentity(self.engine, tables.identity)
         self.clock = DatabaseClock(self.engine, local_clock)
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
         self._async_engines = WeakKeyDictionary()
