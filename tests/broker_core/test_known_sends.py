@@ -27,8 +27,10 @@ KEY = "7F000001B418251A69D75A3F0000000"
 class Side:
     """A broker that is sent bytes; it recognises sends, or decodes each in general."""
 
-    def __init__(self, *, knows: bool) -> None:
-        self.world = BrokerWorld()
+    general = staticmethod(decode_request)
+
+    def __init__(self, *, knows: bool, world: BrokerWorld | None = None) -> None:
+        self.world = world or BrokerWorld()
         self.knows = knows
         self.answers: list[Answer] = []
         self.known = 0
@@ -40,9 +42,7 @@ class Side:
         if of not in self._readers:
             known, decode = self.world.core.decoder(connection(of).host)
             self._readers[of] = (
-                (FrameReader(64, known), decode)
-                if self.knows
-                else (FrameReader(64), decode_request)
+                (FrameReader(64, known), decode) if self.knows else (FrameReader(64), self.general)
             )
         return self._readers[of]
 

@@ -112,7 +112,7 @@ class BrokerCore:
         guard = self.state.guard
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
-        self._unwatched = None if guard or config.is_slave else handler_of
+        self._unwatched = None if config.is_slave else handler_of
         self._online = self._isolated = self._handler_of
         self.decode = decode_request if guard is None else decode_signed_request
         self.housekeeping = Housekeeping(self.state, disk)
@@ -261,11 +261,11 @@ class BrokerCore:
     def decoder(self, host: bytes) -> tuple[Known[Command], Callable[[Frame], Command]]:
         """Return what recognises frames of a new connection from a packed host, and decodes others.
 
-        Sends of a known shape are not recognised where each request must be asked about.
+        A slave recognises none: it stores no sends.
         """
         if self._unwatched is None:
             return {}, self.decode
-        shapes = SendShapes(partial(plain_form, self.state, host))
+        shapes = SendShapes(partial(plain_form, self.state, host), self.decode)
         return shapes.known, shapes.decode
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
@@ -283,7 +283,7 @@ class BrokerCore:
         is_open = self._handler_of is self._unwatched
         stored = send_known(self.state, connection, sends, now_ms) if is_open else 0
         if stored < len(sends.bodies):
-            for command in sends.in_general()[stored:]:
+            for command in sends.in_general(self.decode)[stored:]:
                 self._handle(Request(connection, command, now_ms))
 
     def _handle(self, request: Request) -> None:
