@@ -630,8 +630,10 @@ class BrokerCore:
         """A count that grows with each change of a topic, and each queue's first message."""
         return self.state.store.appender.begun + self.state.topics.version.counter
 
-    def index_some(self, now_ms: int) -> bool:
+    def index_some(self, now_ms: int, *, is_short: bool = False) -> bool:
         """Add some more records to the index; return whether more is to be done.
+
+        Fewer records if `is_short`: somebody sends single requests.
 
         When the index has reached the end of the log, one waiting query is answered each time: its
         answer may be large.
@@ -639,7 +641,7 @@ class BrokerCore:
         state = self.state
         was_stuck, state.is_index_stuck = state.is_index_stuck, False
         try:
-            state.store.index_some(now_ms)
+            state.store.index_some(now_ms, is_short=is_short)
         except (OSError, StoreError) as error:
             state.is_index_stuck = True
             if not was_stuck:

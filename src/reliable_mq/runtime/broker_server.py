@@ -361,7 +361,7 @@ class BrokerServer:
             pause = _TICK_SECONDS
             is_wanted = self._core.is_index_wanted
             if is_wanted or self._is_idle:
-                if self._core.index_some(now_ms()):
+                if self._core.index_some(now_ms(), is_short=self._listener.turns.is_short):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
                 if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())

@@ -136,8 +136,9 @@ class IndexEntries:
         self._pair_shapes: dict[tuple[bytes, bytes, bytes], _PairShape] = {}
         self.begin()
 
-    def begin(self) -> None:
-        """Remove all entries."""
+    def begin(self, *, is_short: bool = False) -> None:
+        """Remove all entries; the next slice is a small one if `is_short`."""
+        self._records_max = _RECORDS_MAX // 4 if is_short else _RECORDS_MAX
         self._many = 0  # entries of messages with many keys
         self._marks: list[tuple[int, ...]] = []
         self._shares: list[bytes] = []
@@ -148,7 +149,7 @@ class IndexEntries:
     @property
     def is_enough(self) -> bool:
         """Whether enough was read for one slice."""
-        return len(self._marks) >= _RECORDS_MAX or self._many >= _ENTRIES_MAX
+        return len(self._marks) >= self._records_max or self._many >= _ENTRIES_MAX
 
     def columns(self) -> IndexColumns:
         """Return the entries."""
@@ -185,7 +186,7 @@ class IndexEntries:
         share_of, shape_marks = _NO_SHAPE
         at, size = 0, len(piece)
         last = size - RECORD_SIZE_MIN
-        for _ in range(_RECORDS_MAX - len(marks)):
+        for _ in range(self._records_max - len(marks)):
             if at > last:
                 break
             record_size, magic, own_offset, flag, time_ms, body_size = unpack(piece, at)

@@ -362,11 +362,11 @@ class MessageStore:
             queues=self.upkeep.extents.taken(),
         )
 
-    def index_some(self, now_ms: int) -> None:
+    def index_some(self, now_ms: int, *, is_short: bool = False) -> None:
         """Add the next records to the index; see `MessageIndex.advance`."""
         end = self._dispatched.end
         if self.index is not None and self.index.indexed < end:
-            self.index.advance(end, now_ms)
+            self.index.advance(end, now_ms, is_short=is_short)
 
     @property
     def index_lag(self) -> int:
