@@ -169,9 +169,13 @@ def test_slices_of_a_long_log_lack_nothing_between_them(properties: str, is_shor
     assert index_of(log, disk, is_short=is_short) == files_as_the_format_says(messages)
 
 
-def test_a_short_slice_lists_a_quarter_of_the_records() -> None:
+@pytest.mark.parametrize("topics", [1, 200])
+def test_a_short_slice_lists_a_quarter_of_the_records(topics: int) -> None:
     disk = MemoryDisk()
-    log = log_of(many_alike(200, "UNIQ_KEY\x01{0:032d}\x02"), disk, segment_size=400_000)
+    messages = many_alike(200, "UNIQ_KEY\x01{0:032d}\x02")
+    for number, message in enumerate(messages):
+        message.topic = f"t-{number % topics:03d}"
+    log = log_of(messages, disk, segment_size=400_000)
     seen = []
     for is_short in (True, False):
         index = MessageIndex(disk, log, IndexSizes(SLOTS, ENTRIES))
@@ -179,6 +183,7 @@ def test_a_short_slice_lists_a_quarter_of_the_records() -> None:
         seen.append(index.indexed)
         disk = MemoryDisk()
     assert seen[1] == 4 * seen[0]
+    assert (seen[1] > log.end // 2) == (topics == 1), "a new topic takes as long as five records"
 
 
 def test_a_key_that_seems_as_long_as_the_last_one_is_cut_where_it_ends() -> None:

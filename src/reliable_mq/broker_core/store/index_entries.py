@@ -37,6 +37,7 @@ _END = b"\x02"
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _RECORDS_MAX = 160
 _ENTRIES_MAX = 1024
+_TOPICS_MAX = 32  # that are not cached: each takes 25 us, as five records of a cached one
 _KNOWN_MAX = 128
 _LEARN_EVERY = 16
 
@@ -138,7 +139,9 @@ class IndexEntries:
 
     def begin(self, *, is_short: bool = False) -> None:
         """Remove all entries; the next slice is a small one if `is_short`."""
-        self._records_max = _RECORDS_MAX // 4 if is_short else _RECORDS_MAX
+        share = 4 if is_short else 1
+        self._records_max, self._topics_max = _RECORDS_MAX // share, _TOPICS_MAX // share
+        self._new_topics = 0
         self._many = 0  # entries of messages with many keys
         self._marks: list[tuple[int, ...]] = []
         self._shares: list[bytes] = []
@@ -149,7 +152,9 @@ class IndexEntries:
     @property
     def is_enough(self) -> bool:
         """Whether enough was read for one slice."""
-        return len(self._marks) >= self._records_max or self._many >= _ENTRIES_MAX
+        if len(self._marks) >= self._records_max or self._many >= _ENTRIES_MAX:
+            return True
+        return self._new_topics >= self._topics_max
 
     def columns(self) -> IndexColumns:
         """Return the entries."""
@@ -229,6 +234,7 @@ class IndexEntries:
         if topic is None:
             _make_room(self._topics)
             topic = self._topics[name] = _Topic(name)
+            self._new_topics += 1
         return topic
 
     def _add_pair(self, text: bytes, offset: int, time_ms: int) -> bool:
