@@ -299,7 +299,8 @@ class BrokerServer:
         try:
             now = now_ms()
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
-            work_us = 1e6 * self._listener.turns.now.works if self._core.state.works.busy else 0.0
+            is_working = self._core.state.works.busy and not self._turn_is_due  # that one works
+            work_us = 1e6 * self._listener.turns.now.works if is_working else 0.0
             self._carry_out(self._core.take_turn(began, now, work_us))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
