@@ -2,22 +2,25 @@
 
 Two bundled brokers run at once, one with access control and one without. Apache's Java clients send
 to them in turn. `off` does not sign, and `on` signs. `signed` signs to the broker without access
-control, which does not look at it: what `signed` loses is the client's own work. Only the ratios of
-one run are a result. The tables at the end have a row for each count of threads.
+control, which does not look at it: what `signed` loses is the client's own work. Only the ratios
+of one run are a result. The tables at the end have a row for each count of threads. With `--rival`,
+the same is asked of two brokers of Apache's, and a sentence says what access control costs there.
 
-    python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 1 16 64]
+    python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 1 16 64] [--rival]
 """
 
 import argparse
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.apache_rocketmq import AUTH_PROVIDERS, ApacheRocketMQ
 from bench.java_programs import WarmProgram, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.send_cost import processor_seconds
@@ -47,7 +50,7 @@ class Pair(NamedTuple):
     """A running broker and its warm sender."""
 
     name: str
-    broker: ReliableMQBroker
+    broker: ReliableMQBroker | ApacheRocketMQ
     sender: WarmProgram
 
 
@@ -67,13 +70,23 @@ def make_user(address: str) -> None:
         assert answer.code == 0, answer.remark
 
 
+def create_topic(address: str, topic: str, queues: int) -> None:
+    """Create a topic as the super user."""
+    sign = partial(add_signature, access_key=ROOT[0], secret=ROOT[1])
+    with BlockingLink(address, 10, prepare=sign) as link:
+        counts = {"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+        fields = {"topic": topic, **counts}
+        answer = link.call(request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        assert answer.code == 0, answer.remark
+
+
 def take_round(pair: Pair, threads: int, seconds: float) -> dict[str, Any]:
     """Send one round; return messages a second, microseconds of broker and client, and writes.
 
     A turn of the broker has a write for its messages and one for their answers. So more writes
     for a message mean that fewer messages share a turn, and a sync.
     """
-    (pid,) = pair.broker.pids
+    pid = pair.broker.pids[0]
     before, client_before = processor_seconds(pid), processor_seconds(pair.sender.pid)
     writes_before = _writes(pid)
     seen = pair.sender.round(threads=threads, seconds=seconds)
@@ -101,35 +114,47 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--flush", default="SYNC_FLUSH", choices=("SYNC_FLUSH", "ASYNC_FLUSH"))
+    parser.add_argument("--rival", action="store_true", help="Apache's own broker, too")
     options = parser.parse_args()
     if reason := missing_tools():
         print(reason, file=sys.stderr)
         return 2
     pin_to_two_cores()
-    with tempfile.TemporaryDirectory(prefix="reliable-mq-access-") as directory:
+    with (
+        tempfile.TemporaryDirectory(prefix="reliable-mq-access-") as directory,
+        ExitStack() as stack,
+    ):
         home = Path(directory)
-        signing = {"access_key": SHOP[0], "secret_key": SHOP[1]}
-        with (
-            ReliableMQBroker(home / "off", options.flush) as off,
-            ReliableMQBroker(home / "on", options.flush, settings=ON) as on,
-        ):
-            make_user(on.address)
-            pairs = []
-            for name, broker, more in (
-                ("off", off, {}),
-                ("signed", off, signing),
-                ("on", on, signing),
-            ):
-                sender = WarmProgram(
-                    "Sender",
-                    home / name,
-                    namesrv=broker.name_server_address,
-                    body=BODY_BYTES,
-                    **more,
-                )
-                pairs.append(Pair(name, broker, sender))
-            _measure(pairs, options)
+        off = stack.enter_context(ReliableMQBroker(home / "off", options.flush))
+        on = stack.enter_context(ReliableMQBroker(home / "on", options.flush, settings=ON))
+        wanted: list[tuple[str, ReliableMQBroker | ApacheRocketMQ]] = [
+            ("off", off),
+            ("signed", off),
+            ("on", on),
+        ]
+        if options.rival:
+            wanted += [("apache-off", _apache(home / "apache-off", options.flush, {}, stack))]
+            settings = {**ON, **AUTH_PROVIDERS}
+            wanted += [("apache-on", _apache(home / "apache-on", options.flush, settings, stack))]
+        make_user(on.address)
+        _measure([_pair(home, *each) for each in wanted], options)
     return 0
+
+
+def _apache(
+    directory: Path, flush: str, settings: dict[str, str], stack: ExitStack
+) -> ApacheRocketMQ:
+    directory.mkdir()
+    broker = stack.enter_context(ApacheRocketMQ(directory, flush, settings))
+    if settings:
+        make_user(broker.address)
+    return broker
+
+
+def _pair(home: Path, name: str, broker: ReliableMQBroker | ApacheRocketMQ) -> Pair:
+    signing = {} if name.endswith("off") else {"access_key": SHOP[0], "secret_key": SHOP[1]}
+    options = {"namesrv": broker.name_server_address, "body": BODY_BYTES, **signing}
+    return Pair(name, broker, WarmProgram("Sender", home / name, **options))
 
 
 def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
@@ -155,19 +180,41 @@ def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:
         print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
         for threads in options.threads:
             print(_row(seen[threads], threads, what))
+    if options.rival:
+        print()
+        for threads in options.threads:
+            print(_rival(seen[threads], threads))
 
 
 def _row(seen: Seen, threads: int, what: str) -> str:
     """Return the medians of one figure, and the medians of its ratios within a round."""
-    medians = (statistics.median(each[what] for each in seen[name]) for name in seen)
+    medians = (
+        statistics.median(each[what] for each in seen[name]) for name in ("off", "signed", "on")
+    )
     ratios = (
-        statistics.median(
-            each[what] / beside[what] for each, beside in zip(seen[name], seen[to], strict=True)
-        )
+        _ratio(seen, what, name, to)
         for name, to in (("signed", "off"), ("on", "off"), ("on", "signed"))
     )
     cells = [*(f"{each:,.2f}" for each in medians), *(f"{each:.3f}" for each in ratios)]
     return f"| {threads} | {' | '.join(cells)} |"
+
+
+def _rival(seen: Seen, threads: int) -> str:
+    """Return what access control leaves of the rate here and there, under the same client."""
+    ours, theirs = (
+        [_ratio(seen, what, f"{whose}on", f"{whose}off") for what in ("per_second", "us")]
+        for whose in ("", "apache-")
+    )
+    return (
+        f"{threads} threads: of the rate without access control, ours keeps {ours[0]:.2f} "
+        f"(processor time of the broker {ours[1]:.2f}). Apache's own broker: {theirs[0]:.2f} "
+        f"({theirs[1]:.2f})."
+    )
+
+
+def _ratio(seen: Seen, what: str, name: str, to: str) -> float:
+    pairs = zip(seen[name], seen[to], strict=True)
+    return float(statistics.median(each[what] / beside[what] for each, beside in pairs))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,17 @@ BROKER_FLAGS = (
 )
 SMALL_BROKER_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPEN_PACKAGES)
 """For tests that ask what a broker does, not how fast: two fit beside everything else."""
+_AUTH = "org.apache.rocketmq.auth"
+AUTH_PROVIDERS = {
+    f"{what}Provider": f"{_AUTH}.{kind}.provider.{name}Provider"
+    for what, kind, name in (
+        ("authentication", "authentication", "DefaultAuthentication"),
+        ("authenticationMetadata", "authentication", "LocalAuthenticationMetadata"),
+        ("authorization", "authorization", "DefaultAuthorization"),
+        ("authorizationMetadata", "authorization", "LocalAuthorizationMetadata"),
+    )
+}
+"""What a broker with access control needs, too."""
 
 
 class ApacheRocketMQ:

@@ -1,12 +1,14 @@
 /* Sends messages to a broker as Apache's Java client does, and costs little itself.
  *
- * Usage: send_floor PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT MESSAGES BODY BATCH FORMAT [RATE]
+ * Usage: send_floor PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT MESSAGES BODY BATCH FORMAT RATE
+ *                   [USER SECRET]
  *
  * Each connection keeps IN_FLIGHT requests unanswered. BATCH 1 sends SEND_MESSAGE_V2; a larger one
  * sends SEND_BATCH_MESSAGE with so many messages. FORMAT is json or rocketmq. Prints the number of
- * messages and the seconds; ends with 1 if an answer does not say SUCCESS. With RATE, so many messages
- * a second are due. Each millisecond the next connection sends those that are, and ten times a second
- * the number of answered ones is printed.
+ * messages and the seconds; ends with 1 if an answer does not say SUCCESS. RATE 0: as fast as they are
+ * answered. A larger one: so many messages a second are due. Each millisecond the next connection
+ * sends those that are, and ten times a second the number of answered ones is printed. With USER and
+ * SECRET, each request is signed (HMAC-SHA1).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -25,7 +27,7 @@
 enum { INBOX = 1 << 20 };
 struct peer { int fd; char *in; size_t have; long sent, done; };
 
-static const char *topic;
+static const char *topic, *user, *secret;
 static int queues, body_size, batch, is_json;
 static long opaque = 100000;
 static char *out;
@@ -39,6 +41,74 @@ static double now(void) {
 
 static char *u16(char *p, unsigned n) { *p++ = n >> 8; *p++ = n; return p; }
 static char *u32(char *p, uint32_t n) { n = htonl(n); memcpy(p, &n, 4); return p + 4; }
+
+/* SHA-1 (FIPS 180-4). */
+struct sha1 { uint32_t h[5]; uint64_t size; unsigned char left[64]; };
+
+static uint32_t turned(uint32_t x, int n) { return x << n | x >> (32 - n); }
+
+static void sha1_block(struct sha1 *s, const unsigned char *p) {
+    uint32_t w[80], a = s->h[0], b = s->h[1], c = s->h[2], d = s->h[3], e = s->h[4];
+    for (int i = 0; i < 16; i++) {
+        memcpy(&w[i], p + 4 * i, 4);
+        w[i] = ntohl(w[i]);
+    }
+    for (int i = 16; i < 80; i++) w[i] = turned(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+    for (int i = 0; i < 80; i++) {
+        uint32_t f = i < 20 ? ((b & c) | (~b & d)) + 0x5A827999
+                   : i < 40 ? (b ^ c ^ d) + 0x6ED9EBA1
+                   : i < 60 ? ((b & c) | (b & d) | (c & d)) + 0x8F1BBCDC
+                   : (b ^ c ^ d) + 0xCA62C1D6;
+        uint32_t next = turned(a, 5) + f + e + w[i];
+        e = d; d = c; c = turned(b, 30); b = a; a = next;
+    }
+    s->h[0] += a; s->h[1] += b; s->h[2] += c; s->h[3] += d; s->h[4] += e;
+}
+
+static void sha1_add(struct sha1 *s, const void *data, size_t size) {
+    const unsigned char *p = data;
+    while (size) {
+        size_t at = s->size % 64, some = 64 - at < size ? 64 - at : size;
+        memcpy(s->left + at, p, some);
+        s->size += some; p += some; size -= some;
+        if (s->size % 64 == 0) sha1_block(s, s->left);
+    }
+}
+
+static void sha1_end(struct sha1 *s, unsigned char *digest) {
+    uint64_t bits = s->size * 8;
+    unsigned char last = 0x80, size[8];
+    for (int i = 0; i < 8; i++) size[i] = bits >> (56 - 8 * i);
+    for (sha1_add(s, &last, 1), last = 0; s->size % 64 != 56;) sha1_add(s, &last, 1);
+    sha1_add(s, size, 8);
+    for (int i = 0; i < 5; i++) u32((char *)digest + 4 * i, s->h[i]);
+}
+
+static struct sha1 sha1_keyed(int pad) {
+    struct sha1 s = {{0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0}, 0, {0}};
+    unsigned char key[64];
+    for (size_t i = 0; i < 64; i++) key[i] = (i < strlen(secret) ? secret[i] : 0) ^ pad;
+    sha1_add(&s, key, 64);
+    return s;
+}
+
+/* Writes the HMAC-SHA1 of two pieces in base64. */
+static void sign(char *to, const char *fields, const char *body, size_t size) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    unsigned char d[21] = {0};
+    struct sha1 inner = sha1_keyed(0x36), outer = sha1_keyed(0x5c);
+    sha1_add(&inner, fields, strlen(fields));
+    sha1_add(&inner, body, size);
+    sha1_end(&inner, d);
+    sha1_add(&outer, d, 20);
+    sha1_end(&outer, d);
+    for (int i = 0; i < 7; i++) {
+        uint32_t n = d[3 * i] << 16 | d[3 * i + 1] << 8 | d[3 * i + 2];
+        for (int j = 0; j < 4; j++) *to++ = letters[n >> (18 - 6 * j) & 63];
+    }
+    to[-1] = '=';
+    *to = 0;
+}
 
 static int properties(char *p, long n, const char *equals, const char *ends) {
     return sprintf(p, "UNIQ_KEY%s7F000001B418251A69D75A3F%08lX%sWAIT%strue%s",
@@ -77,7 +147,8 @@ static char *field(char *p, const char *name, const char *value) {
 }
 
 static char *frame(char *p) {
-    char *begin = p, born[24], queue[12], own[256];
+    char *begin = p, born[24], queue[12], own[256], signature[32] = "";
+    static char content[1024], *made;
     long n = opaque++;
     int code = batch > 1 ? 320 : 310;
     struct timespec t;
@@ -86,15 +157,27 @@ static char *frame(char *p) {
     sprintf(queue, "%d", (int)(n % queues));
     p += 8;
     const char *is_batch = batch > 1 ? "true" : "false";
+    if (!made) made = malloc((size_t)batch * (body_size + 256));
+    char *made_end = body(made, n);
+    if (user) {
+        if (batch > 1) *own = 0;
+        else properties(own, n, "\1", "\2");
+        sprintf(content, "%sproducers%sTBW1024%s0%s0%s0false%sbroker-a",
+                user, topic, queue, born, own, is_batch);
+        sign(signature, content, made, made_end - made);
+    }
     if (is_json) {
         if (batch > 1) *own = 0;
         else properties(own, n, "\\u0001", "\\u0002");
         p += sprintf(p,
             "{\"code\":%d,\"extFields\":{\"a\":\"producers\",\"b\":\"%s\",\"c\":\"TBW102\","
             "\"d\":\"4\",\"e\":\"%s\",\"f\":\"0\",\"g\":\"%s\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\","
-            "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\","
-            "\"opaque\":%ld,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":493}",
-            code, topic, queue, born, own, is_batch, n);
+            "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
+            code, topic, queue, born, own, is_batch);
+        if (user) p += sprintf(p, ",\"Signature\":\"%s\",\"AccessKey\":\"%s\"", signature, user);
+        p += sprintf(p,
+            "},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%ld,"
+            "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":493}", n);
     } else {
         if (batch > 1) *own = 0;
         else properties(own, n, "\1", "\2");
@@ -119,10 +202,12 @@ static char *frame(char *p) {
         p = field(p, "k", "false");
         p = field(p, "m", is_batch);
         p = field(p, "n", "broker-a");
+        if (user) p = field(field(p, "Signature", signature), "AccessKey", user);
         u32(size_at, p - size_at - 4);
     }
     uint32_t header = p - begin - 8;
-    p = body(p, n);
+    memcpy(p, made, made_end - made);
+    p += made_end - made;
     u32(begin, p - begin - 4);
     u32(begin + 4, header | (is_json ? 0 : 1u << 24));
     return p;
@@ -163,7 +248,7 @@ static long take(struct peer *peer) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 10 || argc > 11) { fprintf(stderr, "see the head of this file\n"); return 2; }
+    if (argc != 11 && argc != 13) { fprintf(stderr, "see the head of this file\n"); return 2; }
     topic = argv[2];
     queues = atoi(argv[3]);
     int connections = atoi(argv[4]), in_flight = atoi(argv[5]);
@@ -171,7 +256,8 @@ int main(int argc, char **argv) {
     body_size = atoi(argv[7]);
     batch = atoi(argv[8]);
     is_json = !strcmp(argv[9], "json");
-    double rate = argc > 10 ? atof(argv[10]) / batch : 0;
+    double rate = atof(argv[10]) / batch;
+    if (argc == 13) user = argv[11], secret = argv[12];
     long each = messages / batch / connections, done = 0;
     out_size = (size_t)in_flight * ((size_t)batch * (body_size + 256) + 1024);
     out = malloc(out_size);

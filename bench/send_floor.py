@@ -4,12 +4,14 @@ A generator in C (`send_floor.c`, compiled here) sends messages of 1 KiB as Apac
 does. So the machine serves the broker, and what is measured hardly depends on what else runs.
 The floor is a server on uvloop that reads the same bytes, writes what each read brought with one
 `pwritev` (with SYNC_FLUSH also an `fdatasync`), and answers as many requests. It parses nothing.
+With `--signed`, a second broker with access control gets the same messages signed, in turn.
 
 One send in flight lets a processor of a machine without other work fall asleep after each message.
 The broker then begins with cold caches, and takes twice as long. `--awake` keeps all processors
 awake, by processes that run only while nobody else wants to. So do other users of the machine.
 
     python -m bench.send_floor [--messages 60000] [--rounds 3] [--ways "ASYNC 64"] [--format json]
+                               [--signed] [--without-floor]
 """
 
 import argparse
@@ -28,6 +30,7 @@ from typing import NamedTuple
 
 import uvloop
 
+from bench.access_cost import ON, SHOP, create_topic, make_user
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.send_cost import processor_seconds
 from reliable_mq.client.thread_client import Client
@@ -130,11 +133,20 @@ class Generator:
         source = Path(__file__).with_suffix(".c")
         subprocess.run(["gcc", "-O2", "-o", self.program, source], check=True)
 
-    def cost(self, pid: int, port: int, way: Way) -> tuple[float, float]:
-        """Send one round; return microseconds of the process for a message, and messages/s."""
+    def cost(
+        self, pid: int, port: int, way: Way, user: tuple[str, ...] = ()
+    ) -> tuple[float, float]:
+        """Send one round; return microseconds of the process for a message, and messages/s.
+
+        Args:
+            pid: of the server.
+            port: of the server.
+            way: of sending.
+            user: name and secret of who signs. Default: nobody.
+        """
         before = processor_seconds(pid)
         numbers = (way.connections, way.in_flight, self._messages, BODY_SIZE, way.batch)
-        words = [str(port), TOPIC, str(QUEUES), *map(str, numbers), self._form]
+        words = [str(port), TOPIC, str(QUEUES), *map(str, numbers), self._form, "0", *user]
         run = subprocess.run([self.program, *words], check=False, capture_output=True, text=True)
         if run.returncode:  # the broker has refused a send: the disk is too slow for it
             raise SystemExit(f"{way.name}: {run.stderr}")
@@ -143,11 +155,37 @@ class Generator:
         return spent / int(count) * 1e6, int(count) / float(seconds)
 
 
-def _measure(generator: Generator, pid: int, port: int, way: Way, rounds: int) -> tuple[str, float]:
-    generator.cost(pid, port, way)  # warm
-    found = [generator.cost(pid, port, way) for _ in range(rounds)]
-    cost = statistics.median(us for us, _rate in found)
-    return f"{cost:7.2f} us {statistics.median(rate for _us, rate in found):8,.0f} msg/s", cost
+class Measured(NamedTuple):
+    """A server that is measured, and who signs what it gets."""
+
+    pid: int
+    port: int
+    user: tuple[str, ...] = ()
+
+
+def _measure(
+    generator: Generator, servers: list[Measured], way: Way, rounds: int
+) -> list[tuple[str, float]]:
+    """Return what a message costs each server, as a text and in microseconds; in turns."""
+    found: dict[Measured, list[tuple[float, float]]] = {each: [] for each in servers}
+    for _ in range(rounds + 1):
+        for each in servers:
+            found[each].append(generator.cost(each.pid, each.port, way, each.user))
+    shown = []
+    for _warm, *seen in found.values():
+        cost = statistics.median(us for us, _rate in seen)
+        rate = statistics.median(rate for _us, rate in seen)
+        shown.append((f"{cost:7.2f} us {rate:8,.0f} msg/s", cost))
+    return shown
+
+
+def _with_access_control(directory: Path, flush: str, stack: ExitStack) -> Measured:
+    """Start a broker with access control, and give it the topic and a user."""
+    broker = stack.enter_context(ReliableMQBroker(directory, flush, settings=ON))
+    make_user(broker.address)
+    create_topic(broker.address, TOPIC, QUEUES)
+    (pid,) = broker.pids
+    return Measured(pid, int(broker.address.rpartition(":")[2]), SHOP)
 
 
 def main() -> int:
@@ -158,6 +196,7 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", help="only those whose name begins so")
     parser.add_argument("--format", choices=("json", "rocketmq"), default="json")
     parser.add_argument("--without-floor", action="store_true")
+    parser.add_argument("--signed", action="store_true", help="with access control, too")
     options = parser.parse_args()
     if shutil.which("gcc") is None:
         print("there is no gcc for the generator", file=sys.stderr)
@@ -173,7 +212,7 @@ def main() -> int:
         generator = Generator(directory, options.messages, options.format)
         for flush in dict.fromkeys(way.flush for way in ways):
             broker = ReliableMQBroker(directory / flush, flush)
-            with broker, Client(broker.name_server_address) as client:
+            with broker, Client(broker.name_server_address) as client, ExitStack() as beside:
                 client.create_topic(TOPIC, QUEUES)
                 ours, theirs = get_context("spawn").Pipe()
                 floor = get_context("spawn").Process(
@@ -184,17 +223,24 @@ def main() -> int:
                 )
                 floor.start()
                 floor_port, (pid,) = ours.recv(), broker.pids
-                port = int(broker.address.rpartition(":")[2])
+                servers = [Measured(pid, int(broker.address.rpartition(":")[2]))]
+                if options.signed:
+                    servers.append(_with_access_control(directory / "signed", flush, beside))
                 for way in (each for each in ways if each.flush == flush):
-                    shown, cost = _measure(generator, pid, port, way, options.rounds)
+                    (shown, cost), *more = _measure(generator, servers, way, options.rounds)
                     print(f"{way.name:14} {shown} ({cost / way.bar:.2f} of the bar)", end="")
+                    for signed, its_cost in more:
+                        print(f"   signed {signed} ({its_cost / cost:.2f} of unsigned)", end="")
                     if not options.without_floor and floor.pid:
-                        at = (generator, floor.pid, floor_port, way, options.rounds)
-                        print(f"   floor {_measure(*at)[0]}", end="")
+                        at = [Measured(floor.pid, floor_port)]
+                        print(
+                            f"   floor {_measure(generator, at, way, options.rounds)[0][0]}", end=""
+                        )
                     print(flush=True)
                 floor.terminate()
                 floor.join()
-            shutil.rmtree(directory / flush)
+            for each in (flush, "signed"):
+                shutil.rmtree(directory / each, ignore_errors=True)
     return 0
 
 

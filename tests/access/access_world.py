@@ -21,17 +21,6 @@ ON = {
     "authorizationEnabled": "true",
     "initAuthenticationUser": INIT_USER,
 }
-_AUTH = "org.apache.rocketmq.auth"
-APACHES_PROVIDERS = {
-    f"{what}Provider": f"{_AUTH}.{kind}.provider.{name}Provider"
-    for what, kind, name in (
-        ("authentication", "authentication", "DefaultAuthentication"),
-        ("authenticationMetadata", "authentication", "LocalAuthenticationMetadata"),
-        ("authorization", "authorization", "DefaultAuthorization"),
-        ("authorizationMetadata", "authorization", "LocalAuthorizationMetadata"),
-    )
-}
-"""What Apache's broker needs, too."""
 NAMES = {Kind.TOPIC: "t", Kind.GROUP: "g"}
 CLUSTER = "DefaultCluster"
 

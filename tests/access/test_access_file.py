@@ -4,8 +4,8 @@ import json
 import logging
 
 import pytest
+from bench.apache_rocketmq import AUTH_PROVIDERS
 from tests.access.access_world import (
-    APACHES_PROVIDERS,
     INIT_USER,
     ON,
     ROOT,
@@ -171,8 +171,8 @@ def test_a_wrong_setting_is_one_line_without_a_secret(
 
 
 def test_properties_of_apaches_access_control_that_have_no_effect_here_are_no_error() -> None:
-    _, warnings = broker_config({**APACHES_PROVIDERS, "userCacheMaxNum": "1000"})
-    assert len(warnings) == len(APACHES_PROVIDERS) + 1
+    _, warnings = broker_config({**AUTH_PROVIDERS, "userCacheMaxNum": "1000"})
+    assert len(warnings) == len(AUTH_PROVIDERS) + 1
 
 
 def test_the_settings_show_no_secret() -> None:

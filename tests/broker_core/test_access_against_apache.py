@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
+from bench.apache_rocketmq import AUTH_PROVIDERS, SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.java_programs import SERVER_JARS
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.access.access_world import APACHES_PROVIDERS, INIT_USER, ON
+from tests.access.access_world import INIT_USER, ON
 from tests.broker_core.probes.access import SIGNED, SignedProbe
 from tests.broker_core.probes.asking import seen
 from tests.broker_core.raw_client import RawClient
@@ -43,7 +43,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     apache = ApacheRocketMQ(
         directory / "apache",
         "ASYNC_FLUSH",
-        {**ON, **APACHES_PROVIDERS, **SAME},
+        {**ON, **AUTH_PROVIDERS, **SAME},
         flags=SMALL_BROKER_FLAGS,
     )
     with (

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 
@@ -128,6 +129,23 @@ def test_thousands_who_wait_for_one_write_are_told_of_it_in_many_turns(world: Br
     while world.state.is_turn_due:
         told.append(len(world.core.take_turn().registered_replies))
     assert (sum(told), max(told) <= 64) == (999, True), told
+
+
+def test_the_topics_of_a_list_are_released_in_many_turns(world: BrokerWorld) -> None:
+    """A flood of lists may wait for one write: to release each at once takes milliseconds."""
+    world.is_writing = False
+    rows = [{"topicName": f"t-{n}", "readQueueNums": 1, "writeQueueNums": 1} for n in range(2_000)]
+    body = msgspec.json.encode({"topicConfigList": rows})
+    assert world.begin(Ask.UPDATE_AND_CREATE_TOPIC_LIST, {}, body) is None
+    assert len(world.state.new_topics) == 2_000
+    world.core.saved()
+    left = [len(world.state.new_topics)]
+    told = 0
+    while not told:
+        told = len(world.core.take_turn().registered_replies)
+        left.append(len(world.state.new_topics))
+    assert max(a - b for a, b in zip([2_000, *left], left, strict=False)) <= 512, left
+    assert (told, left[-1]) == (1, 0), "it comes behind all of its topics"
 
 
 def test_who_asks_while_others_are_told_comes_after_them() -> None:

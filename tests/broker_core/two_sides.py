@@ -1,6 +1,6 @@
 """Two brokers get the same bytes: one knows short ways, the other one takes the general ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -23,8 +23,16 @@ KEY = "7F000001B418251A69D75A3F0000000"
 class Side:
     """A broker that is sent bytes; it recognises alike messages, or decodes each in general."""
 
-    def __init__(self, *, knows: bool, **properties: str) -> None:
-        self.world = BrokerWorld(None, **properties)
+    general = staticmethod(decode_request)
+
+    def __init__(
+        self,
+        *,
+        knows: bool,
+        world: BrokerWorld | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.world = world or BrokerWorld(None, **(properties or {}))
         self.knows = knows
         self.answers: list[Answer] = []
         self.known = self.alike = 0
@@ -36,9 +44,7 @@ class Side:
         if of not in self._readers:
             known, decode = self.world.core.decoder(connection(of).host)
             self._readers[of] = (
-                (FrameReader(64, known), decode)
-                if self.knows
-                else (FrameReader(64), decode_request)
+                (FrameReader(64, known), decode) if self.knows else (FrameReader(64), self.general)
             )
         return self._readers[of]
 

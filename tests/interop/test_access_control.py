@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
+from bench.apache_rocketmq import AUTH_PROVIDERS, SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.access.access_world import (
-    APACHES_PROVIDERS,
     INIT_USER,
     ON,
     ROOT,
@@ -64,7 +63,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, shell: AdminShell) -> Iterato
     apache = ApacheRocketMQ(
         directory / "apache",
         "ASYNC_FLUSH",
-        {**SETTINGS, **APACHES_PROVIDERS},
+        {**SETTINGS, **AUTH_PROVIDERS},
         flags=SMALL_BROKER_FLAGS,
     )
     with started(apache) as theirs, ReliableMQBroker(directory / "ours", settings=SETTINGS) as ours:

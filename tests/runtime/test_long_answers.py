@@ -219,6 +219,31 @@ def test_a_list_of_topics_is_created_in_steps_all_of_them_or_none(
     uvloop.run(scenario())
 
 
+def test_steps_are_run_once_in_a_turn_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick, or the end of a write, leaves them to the turn that is due."""
+
+    async def scenario() -> None:
+        watch = Watch()
+        async with serving(tmp_path, watch) as (server, peer):
+            works, ran = server._core.state.works, list[float]()
+            run = works.run
+            monkeypatch.setattr(works, "run", ran.append)
+            opaque = peer.put(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed(100))
+            await eventually(lambda: works.busy and server._turn_is_due)
+            ran.clear()
+            server._run_turn()
+            assert ran == []
+            server._run_due_turn()
+            assert len(ran) == 1
+            monkeypatch.setattr(works, "run", run)
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+        assert not watch.causes
+
+    uvloop.run(scenario())
+
+
 def test_what_a_request_in_progress_has_sent_counts_as_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,8 +50,8 @@ class Peer:
     def __init__(self, form: RecordForm | None = FORM) -> None:
         self.asked: list[SendShape] = []
 
-        def form_of(shape: SendShape) -> RecordForm | None:
-            self.asked.append(shape)
+        def form_of(sends: KnownSends) -> RecordForm | None:
+            self.asked.append(sends.shape)
             return form
 
         self.shapes = SendShapes(form_of)

@@ -23,6 +23,7 @@ from reliable_mq.access.users import AccessRefused, User
 from reliable_mq.limits import NAME_LENGTH_MAX
 from reliable_mq.wire.codes import RequestCode as Code
 from reliable_mq.wire.command import Command, SignedSend
+from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, content_of_send
 
 _DECIDED_MAX = 20_000  # decisions that are kept; an entry takes about 300 bytes
@@ -74,20 +75,28 @@ class Guard:
         made = user.signer.of_content(content_of_send(header), command.body)
         return user if hmac.compare_digest(made, header.signature.encode()) else None
 
-    def note_sender(self, user: User | None, command: SignedSend, host: bytes) -> None:
+    def sender_of_known(self, sends: KnownSends, host: bytes) -> User | None:
+        """Return who has signed all of these sends, as `sender_admitted` does for one."""
+        shape, senders = sends.shape, self._table.senders
+        if shape.signature is None:
+            return None
+        user = senders.get((shape.signature.access_key, shape.header.topic, sends.code, host[:-4]))
+        return user if user is not None and sends.are_signed_by(user.signer) else None
+
+    def note_sender(self, user: User | None, command: Command, host: bytes) -> None:
         """Note that the general way has admitted a send of a user: until a user or policy changes.
 
         Args:
             user: who has signed it; None: nobody.
-            command: the send.
+            command: the send, with all its fields.
             host: the packed address of its sender.
         """
-        header, senders = command.send_header, self._table.senders
-        if user is None or len(header.topic) > NAME_LENGTH_MAX:
+        topic, senders = command.ext_fields.get("b", ""), self._table.senders
+        if user is None or len(topic) > NAME_LENGTH_MAX:
             return
         if len(senders) >= _DECIDED_MAX:
             senders.clear()
-        senders[user.username, header.topic, command.code, host[:-4]] = user
+        senders[user.username, topic, command.code, host[:-4]] = user
 
     def authorize(self, user: User | None, command: Command, host: bytes, address: str) -> None:
         """Return if a request may be handled.

@@ -113,7 +113,7 @@ class BrokerCore:
         guard = self.state.guard
         handler_of: Find = HANDLERS.get if guard is None else guarded(guard)
         self._handler_of = at_slave(handler_of) if config.is_slave else handler_of
-        self._unwatched = None if guard or config.is_slave else handler_of
+        self._unwatched = None if config.is_slave else handler_of
         self._online = self._isolated = self._handler_of
         self.decode = decode_request if guard is None else decode_signed_request
         self.housekeeping = Housekeeping(self.state, disk)
@@ -263,11 +263,11 @@ class BrokerCore:
     def decoder(self, host: bytes) -> tuple[Known[Command], Callable[[Frame], Command]]:
         """Return what recognises frames of a new connection from a packed host, and decodes others.
 
-        Sends of a known shape are not recognised where each request must be asked about.
+        A slave recognises none: it stores no sends.
         """
         if self._unwatched is None:
             return {}, self.decode
-        shapes = SendShapes(partial(plain_form, self.state, host))
+        shapes = SendShapes(partial(plain_form, self.state, host), self.decode)
         return shapes.known, shapes.decode
 
     def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> bool:
@@ -288,7 +288,7 @@ class BrokerCore:
         is_open = self._handler_of is self._unwatched
         stored = send_known(self.state, connection, sends, now_ms) if is_open else 0
         if stored < len(sends.bodies):
-            for command in sends.in_general()[stored:]:
+            for command in sends.in_general(self.decode)[stored:]:
                 self._handle(Request(connection, command, now_ms))
         return stored == len(sends.bodies)
 
@@ -647,8 +647,10 @@ class BrokerCore:
         """A count that grows with each change of a topic, and each queue's first message."""
         return self.state.store.appender.begun + self.state.topics.version.counter
 
-    def index_some(self, now_ms: int) -> bool:
+    def index_some(self, now_ms: int, *, is_short: bool = False) -> bool:
         """Add some more records to the index; return whether more is to be done.
+
+        Fewer records if `is_short`: somebody sends single requests.
 
         When the index has reached the end of the log, one waiting query is answered each time: its
         answer may be large.
@@ -656,7 +658,7 @@ class BrokerCore:
         state = self.state
         was_stuck, state.is_index_stuck = state.is_index_stuck, False
         try:
-            state.store.index_some(now_ms)
+            state.store.index_some(now_ms, is_short=is_short)
         except (OSError, StoreError) as error:
             state.is_index_stuck = True
             if not was_stuck:

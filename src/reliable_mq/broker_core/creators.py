@@ -77,8 +77,15 @@ class Creators:
             user: who has signed it; "": nobody.
             config: has the limits.
         """
+        return self._fault_of(kind, len(self._new(kind, names)), user, config)
+
+    def _new(self, kind: Kind, names: Iterable[str]) -> list[str]:
         table = self._tables[kind].by_name
-        new = len({name for name in names if name not in table})
+        return [name for name in dict.fromkeys(names) if name not in table]
+
+    def _fault_of(self, kind: Kind, new: int, user: str, config: BrokerConfig) -> str:
+        """Return why a request may not add so many names; "": it may."""
+        table = self._tables[kind].by_name
         most, own_most = _limits(kind, config)
         of_all, of_user = _PROPERTIES[kind]
         if new and len(table) + new > most:
@@ -100,10 +107,10 @@ class Creators:
         Raises:
             RequestRefused: when there is no room for them.
         """
-        if fault := self.fault(kind, names, user, config):
+        new = self._new(kind, names)
+        if fault := self._fault_of(kind, len(new), user, config):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, fault)
-        table = self._tables[kind].by_name
-        return [name for name in dict.fromkeys(names) if name not in table]
+        return new
 
     def _is_limited(self, user: str) -> bool:
         known = self._access.users.get(user)

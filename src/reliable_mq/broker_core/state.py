@@ -63,14 +63,10 @@ from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.long_frame import AnyFrame
-from reliable_mq.wire.properties import (
-    REAL_TOPIC,
-    TAGS,
-    WAIT,
-    encode_properties,
-)
+from reliable_mq.wire.properties import REAL_TOPIC, TAGS, WAIT, encode_properties
 from reliable_mq.wire.record import pack_host
 
+_RELEASED_AT_ONCE = 8  # new topics, by one callback: a list has a thousand
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker writes
 
 log = limited_log(__name__)
@@ -337,9 +333,11 @@ class BrokerState:
         self.files.change(TOPICS_PATH, self.topics.dump)
         if names:
             self.unregistered.update(dict.fromkeys(names))
-            new = dict.fromkeys(name for name in names if name not in self.new_topics)
+            new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
             self.new_topics.update((name, []) for name in new)
-            self.files.when_saved(lambda: self._topics_saved(new))
+            for at in range(0, len(new), _RELEASED_AT_ONCE):
+                some = new[at : at + _RELEASED_AT_ONCE]
+                self.files.when_saved(partial(self._topics_saved, some))
 
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""

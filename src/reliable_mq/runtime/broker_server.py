@@ -182,7 +182,9 @@ class BrokerServer:
             on_broken=self._on_broken,
         )
         self._opened.callback(self._log_writer.close)
-        self._chores = BrokerChores(self._core, self._log_writer, self._schedule_turn)
+        self._chores = BrokerChores(
+            self._core, self._log_writer, self._schedule_turn, self._listener
+        )
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
@@ -310,7 +312,8 @@ class BrokerServer:
                 self._write(self._core.take_sends(began_ms, now))
                 return
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
-            work_us = 1e6 * self._listener.turns.now.works if self._core.state.works.busy else 0.0
+            is_working = self._core.state.works.busy and not self._turn_is_due  # that one works
+            work_us = 1e6 * self._listener.turns.now.works if is_working else 0.0
             self._carry_out(self._core.take_turn(began, now, work_us))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)

@@ -1,8 +1,9 @@
 """Sends that look alike: the header of one is taken apart once, those of the next are compared.
 
-The sends of one client differ only in queue, time, unique key, opaque and body. Receives frames of
-one connection. Returns commands, as the general decoder would: a `KnownSends` for headers that
-equal an earlier one in every byte outside of these places. Any other is decoded in general.
+The sends of one client differ only in queue, time, unique key, opaque and body, and in the
+signature if it signs. Receives frames of one connection. Returns commands, as the general decoder
+would: a `KnownSends` for headers that equal an earlier one in every byte outside of these places.
+Any other is decoded in general.
 Rule 1: a place counts only if the general decoder reads it, and nothing else, from there. This is
 tried with other values before a shape is used.
 Rule 2: what a connection lets this side remember is limited in size and in number.
@@ -11,16 +12,19 @@ Rule 2: what a connection lets this side remember is limited in size and in numb
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
 from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.command import Command, decode_command, decode_request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, Recognise, header_info
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.request_signature import RequestSigner
+from reliable_mq.wire.send_signature import LETTERS, SendSignature, signature_in
 
 _SHAPES_MAX = 8  # of a connection: one for each number of digits of queue and opaque
 _HEADER_SIZE_MAX = 512  # bytes; the shapes of a connection have 22 KB at most
@@ -59,6 +63,8 @@ _FIRST_TIME = b"1000000000000"
 _OTHER_DIGITS = bytes.maketrans(b"0123456789", b"1234567891")  # no digit stays, no 0 is made
 _OTHER_BYTES = bytes(byte ^ 0x55 for byte in range(256))
 
+_PLACES = 4  # that of a signature comes after them
+
 _Places = list[tuple[int, int]]
 
 
@@ -89,9 +95,20 @@ class KnownSends(Command, gc=False, kw_only=True):
         for values, body in zip(self.values, self.bodies, strict=True):
             yield Frame(self.shape.serialize_type, b"".join(values), body)
 
-    def in_general(self) -> list[Command]:
+    def in_general(self, decode: Callable[[Frame], Command]) -> list[Command]:
         """Return the same requests as the general decoder returns them."""
-        return list(map(decode_request, self.frames()))
+        return list(map(decode, self.frames()))
+
+    def are_signed_by(self, signer: RequestSigner) -> bool:
+        """Whether each of them has the right signature of a user."""
+        signature, pick = self.shape.signature, self.shape.pick
+        if signature is None:
+            return False
+        if len(self.bodies) == 1:
+            (values,), (body,) = self.values, self.bodies
+            return signature.is_right(signer, values[signature.at], pick(values), body)
+        columns = list(zip(*self.values, strict=True))
+        return signature.are_right(signer, columns[signature.at], pick(columns), self.bodies)
 
 
 class SendShape:
@@ -99,14 +116,15 @@ class SendShape:
 
     Args:
         frame: one of them.
-        places: of the values that differ, in the order of the header.
-        header: its fields.
-        flag: of the command.
+        places: of queue, time, unique key and opaque; of the signature, if it has one.
+        command: the frame as the general decoder returns it, its fields as texts.
 
     Attributes:
         properties: the text before and behind the unique key.
         form: how the records of such messages are written.
         size: of a header.
+        pick: returns queue, time, unique key and opaque of the values of a header.
+        signature: what is signed; None: there is no signature.
     """
 
     __slots__ = (
@@ -118,31 +136,40 @@ class SendShape:
         "flag",
         "form",
         "header",
+        "pick",
         "properties",
         "serialize_type",
+        "signature",
         "size",
     )
 
     form: RecordForm
 
-    def __init__(
-        self, frame: Frame, places: _Places, header: SendMessageHeaderV2, flag: int
-    ) -> None:
+    def __init__(self, frame: Frame, places: _Places, command: Command) -> None:
         sizes, at = [], 0
-        for begin, end in (*places, (len(frame.header), len(frame.header))):
+        for begin, end in (*sorted(places), (len(frame.header), len(frame.header))):
             sizes += [begin - at, end - begin]
             at = end
+        # Constants stand before, between and behind the places.
+        numbers = [2 * sorted(places).index(place) + 1 for place in places]
+        self.pick = itemgetter(*numbers[:_PLACES])
         places_and_constants = struct.Struct("".join(f"{size}s" for size in sizes[:-1]))
         self.size, self._unpack = places_and_constants.size, places_and_constants.unpack_from
         values = self._unpack(frame.header)
         self._constants = values[::2]
         self.serialize_type = frame.serialize_type
         self._is_json = frame.serialize_type == JSON
-        self._least_queue = _least(values[1] if self._is_json else values[3])
-        self._least_opaque = _least(values[7])  # of JSON; it has four bytes in the other form
-        self.header, self.flag = header, flag
-        before, name, behind = (header.properties or "").partition(_KEY_BEGIN)
+        queue, _time, _key, opaque = self.pick(values)
+        self._least_queue = _least(queue)
+        self._least_opaque = _least(opaque)  # of JSON; it has four bytes in the other form
+        self.header, self.flag = SendMessageHeaderV2.decode(command.ext_fields), command.flag
+        before, name, behind = (self.header.properties or "").partition(_KEY_BEGIN)
         self.properties = before + name, behind[behind.find(_KEY_END) :]
+        self.signature = (
+            SendSignature(numbers[_PLACES], command, *self.properties)
+            if len(numbers) > _PLACES
+            else None
+        )
 
     def take(
         self,
@@ -167,15 +194,17 @@ class SendShape:
         values = self._unpack(data, header_at)
         if values[::2] != self._constants:
             return None
+        queue, time, key, opaque = self.pick(values)
         if self._is_json:
-            queue, time, key, opaque = values[1::2]
             numbers = queue + time + opaque
             is_written_so = numbers.isdigit() and opaque >= self._least_opaque
-        else:
-            _, queue, time, key = values[1::2]  # any four bytes are an opaque
+        else:  # any four bytes are an opaque
             is_written_so = (queue + time).isdigit()
         is_written_so = is_written_so and queue >= self._least_queue and time >= _FIRST_TIME
         if not (is_written_so and key.isalnum()):
+            return None
+        signature = self.signature
+        if signature is not None and values[signature.at].translate(None, LETTERS):
             return None
         if (
             isinstance(before, KnownSends)
@@ -187,23 +216,26 @@ class SendShape:
             return before
         return KnownSends(code=_SEND, shape=self, values=[values], bodies=[data[body_at:end]])
 
+    def sends_of(self, frame: Frame) -> KnownSends:
+        """Return the send in a frame of this shape."""
+        values = self._unpack(frame.header)
+        return KnownSends(code=_SEND, shape=self, values=[values], bodies=[frame.body])
+
     def fields(self, values: tuple[bytes, ...]) -> tuple[int, int, bytes, int]:
         """Return the queue, the time, the unique key and the opaque of a send."""
+        queue, time, key, opaque = self.pick(values)
         if self._is_json:
-            queue, time, key, text = values[1::2]
-            return int(queue), int(time), key, int(text)
-        packed, queue, time, key = values[1::2]
-        return int(queue), int(time), key, int.from_bytes(packed, "big", signed=True)
+            return int(queue), int(time), key, int(opaque)
+        return int(queue), int(time), key, int.from_bytes(opaque, "big", signed=True)
 
     def columns(self, values: Sequence[tuple[bytes, ...]]) -> SendColumns:
         """Return `fields` of many sends, as columns."""
         columns: list[tuple[bytes, ...]] = list(zip(*values, strict=True))
+        queues, times, keys, texts = self.pick(columns)
         if self._is_json:
-            queues, times, keys, texts = columns[1::2]
             opaques = list(map(int, texts))
         else:
-            packed, queues, times, keys = columns[1::2]
-            opaques = list(struct.unpack(f">{len(packed)}i", b"".join(packed)))
+            opaques = list(struct.unpack(f">{len(texts)}i", b"".join(texts)))
         return SendColumns(list(map(int, queues)), list(map(int, times)), keys, opaques)
 
     def header_with(self, queue_id: int, born_time_ms: int, key: bytes) -> SendMessageHeaderV2:
@@ -224,23 +256,24 @@ def _least(digits: bytes) -> bytes:
 
 def _places_in(frame: Frame) -> _Places:
     """Return where the values are that may differ; fewer than four: one was not found."""
-    is_json = frame.serialize_type == JSON
-    found, at = [] if is_json else [_COMPACT_OPAQUE], 0
+    is_json, found, at = frame.serialize_type == JSON, [], 0
     for place in _JSON_PLACES if is_json else _COMPACT_PLACES:
         match = place.search(frame.header, at)
         if match is None:
-            break
+            return []
         found.append(match.span(1))
         at = match.end()
-    return found
+    if not is_json:
+        found.append(_COMPACT_OPAQUE)
+    signature = signature_in(frame)
+    return found if signature is None else [*found, signature]
 
 
 def _with_other_values(frame: Frame, places: _Places) -> Frame:
     """Return a frame with another value at each place."""
     header = bytearray(frame.header)
     for begin, end in places:
-        value = header[begin:end]
-        is_text = value.isalnum()
+        value, is_text = header[begin:end], (begin, end) != _COMPACT_OPAQUE
         other = (
             value.translate(_OTHER_DIGITS).swapcase() if is_text else value.translate(_OTHER_BYTES)
         )
@@ -251,30 +284,29 @@ def _with_other_values(frame: Frame, places: _Places) -> Frame:
 def shape_of(frame: Frame) -> SendShape | None:
     """Return the shape of a send; None: it has none, or one that cannot be proved."""
     places = _places_in(frame)
-    if len(places) < len(_JSON_PLACES):
+    if not places:
         return None
     try:
-        command = decode_request(frame)
-        shape = SendShape(frame, places, _header_of(command), command.flag)
+        shape = SendShape(frame, places, decode_command(frame))
         tried = (frame, _with_other_values(frame, places))
         return shape if all(_reads_right(shape, each) for each in tried) else None
     except (FrameError, HeaderInvalid):
         return None
 
 
-def _header_of(command: Command) -> SendMessageHeaderV2:
-    return command.send_header or SendMessageHeaderV2.decode(command.ext_fields)
-
-
 def _reads_right(shape: SendShape, frame: Frame) -> bool:
     """Whether a shape reads a frame as the general decoder does."""
-    size, command = len(frame.header), decode_request(frame)
+    size, command = len(frame.header), decode_command(frame)
     sends = shape.take(frame.header, 0, size, size, None)
     if sends is None or command.code != _SEND:
         return False
-    queue_id, born_time_ms, key, opaque = shape.fields(sends.values[0])
+    values, signature = sends.values[0], shape.signature
+    queue_id, born_time_ms, key, opaque = shape.fields(values)
     read = opaque, shape.flag, shape.header_with(queue_id, born_time_ms, key)
-    return read == (command.opaque, command.flag, _header_of(command))
+    if read != (command.opaque, command.flag, SendMessageHeaderV2.decode(command.ext_fields)):
+        return False
+    columns = [(value,) for value in values]
+    return signature is None or signature.is_of(values[signature.at], shape.pick(columns), command)
 
 
 class SendShapes:
@@ -283,16 +315,21 @@ class SendShapes:
     Invariant W5: they are few and small, and each is tried on headers of its own size and form.
 
     Args:
-        form_of: how records of a shape are written; None: each of them needs more than that.
+        form_of: how records of sends are written; None: each of them needs more than that.
+        decode: the general decoder.
 
     Attributes:
         known: `SendShape.take` of each shape, for `FrameReader`.
     """
 
-    __slots__ = ("_form_of", "_shapes", "_unknown", "known")
+    __slots__ = ("_decode", "_form_of", "_shapes", "_unknown", "known")
 
-    def __init__(self, form_of: Callable[[SendShape], RecordForm | None]) -> None:
-        self._form_of = form_of
+    def __init__(
+        self,
+        form_of: Callable[[KnownSends], RecordForm | None],
+        decode: Callable[[Frame], Command] = decode_request,
+    ) -> None:
+        self._form_of, self._decode = form_of, decode
         self._shapes: dict[int, SendShape] = {}  # by header info: size and form
         self.known: dict[int, Recognise[Command]] = {}
         self._unknown = 0  # sends of no known shape
@@ -314,7 +351,7 @@ class SendShapes:
         Raises:
             FrameError: when the header is not in the format that the frame names.
         """
-        command = decode_request(frame)
+        command = self._decode(frame)
         if command.code == _SEND:
             self._unknown += 1
             if self._unknown <= _LEARNT_AT_ONCE or not self._unknown % _LEARNT_OF:
@@ -325,8 +362,10 @@ class SendShapes:
         if len(frame.header) > _HEADER_SIZE_MAX or frame.serialize_type not in (JSON, ROCKETMQ):
             return
         shape = shape_of(frame)
-        form = self._form_of(shape) if shape is not None else None
-        if shape is None or form is None:
+        if shape is None:
+            return
+        form = self._form_of(shape.sends_of(frame))
+        if form is None:
             return
         shape.form = form
         if len(self._shapes) >= _SHAPES_MAX:

@@ -14,7 +14,7 @@ Source: Apache RocketMQ `AclClientRPCHook`, `AclUtils`, `AclSigner`,
 """
 
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha1 as any_sha1
 from operator import itemgetter
@@ -68,6 +68,16 @@ class RequestSigner:
         values = _values_of(tuple(fields), version <= _LAST_WITHOUT_FLAG)(fields)
         return self.of_content("".join(values).encode("utf-8", "replace"), body)
 
+    def digests(self, contents: Iterable[bytes]) -> list[bytes]:
+        """Return the HMAC-SHA1 of each of these bytes."""
+        begin, begin_outer, made = self._inner.copy, self._outer.copy, []
+        for content in contents:
+            inner, outer = begin(), begin_outer()
+            inner.update(content)
+            outer.update(inner.digest())
+            made.append(outer.digest())
+        return made
+
     def of_content(self, content: bytes, more: bytes = b"") -> bytes:
         """Return the signature of bytes, one after the other: HMAC-SHA1 in base64."""
         inner, outer = self._inner.copy(), self._outer.copy()
@@ -108,13 +118,23 @@ def _values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:
     return found
 
 
-def _made_values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:
+def signed_fields(fields: Mapping[str, str], version: int) -> dict[str, str]:
+    """Return the fields of a request that are signed, in the order in which they are."""
+    names = _signed_names(fields, is_without_flag=version <= _LAST_WITHOUT_FLAG)
+    return {name: fields[name] for name in names}
+
+
+def _signed_names(names: Iterable[str], *, is_without_flag: bool) -> list[str]:
     left_out = {SIGNATURE, _UNIQUE_KEY_QUERY} if is_without_flag else {SIGNATURE}
     # Java compares UTF-16 units.
-    kept = sorted(
+    return sorted(
         (name for name in names if name not in left_out),
         key=lambda name: name.encode("utf-16-be", "surrogatepass"),
     )
+
+
+def _made_values_of(names: tuple[str, ...], is_without_flag: bool) -> _Values:
+    kept = _signed_names(names, is_without_flag=is_without_flag)
     if len(kept) > 1:
         return cast("_Values", itemgetter(*kept))
     return lambda fields: tuple(fields[name] for name in kept)

@@ -78,11 +78,11 @@ def log_of(messages: Iterable[Record], disk: MemoryDisk, segment_size: int = 16_
     return log
 
 
-def index_of(log: CommitLog, disk: MemoryDisk) -> list[bytes]:
+def index_of(log: CommitLog, disk: MemoryDisk, *, is_short: bool = False) -> list[bytes]:
     """Return the files of the index, made in as many slices as it takes."""
     index = MessageIndex(disk, log, IndexSizes(SLOTS, ENTRIES))
     while index.indexed < log.end:
-        index.advance(log.end, NOW_MS)
+        index.advance(log.end, NOW_MS, is_short=is_short)
     return [disk.files()[f"{FOLDER}/{name}"] for name in disk.names(FOLDER)]
 
 
@@ -161,11 +161,29 @@ def many_alike(count: int, properties: str) -> list[Record]:
         "WAIT\x01true\x02",
     ],
 )
-def test_slices_of_a_long_log_lack_nothing_between_them(properties: str) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+def test_slices_of_a_long_log_lack_nothing_between_them(properties: str, is_short: bool) -> None:
     messages = many_alike(2000, properties)
     disk = MemoryDisk()
     log = log_of(messages, disk, segment_size=400_000)
-    assert index_of(log, disk) == files_as_the_format_says(messages)
+    assert index_of(log, disk, is_short=is_short) == files_as_the_format_says(messages)
+
+
+@pytest.mark.parametrize("topics", [1, 200])
+def test_a_short_slice_lists_a_quarter_of_the_records(topics: int) -> None:
+    disk = MemoryDisk()
+    messages = many_alike(200, "UNIQ_KEY\x01{0:032d}\x02")
+    for number, message in enumerate(messages):
+        message.topic = f"t-{number % topics:03d}"
+    log = log_of(messages, disk, segment_size=400_000)
+    seen = []
+    for is_short in (True, False):
+        index = MessageIndex(disk, log, IndexSizes(SLOTS, ENTRIES))
+        index.advance(log.end, NOW_MS, is_short=is_short)
+        seen.append(index.indexed)
+        disk = MemoryDisk()
+    assert seen[1] == 4 * seen[0]
+    assert (seen[1] > log.end // 2) == (topics == 1), "a new topic takes as long as five records"
 
 
 def test_a_key_that_seems_as_long_as_the_last_one_is_cut_where_it_ends() -> None:

@@ -19,10 +19,12 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.line_limit import refusal_log
 from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, SignedSend
 
 log = refusal_log(__name__)
+
+_SENDS = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 _REASON_SHOWN_MAX = 300  # characters; a peer chooses the names in it
 
@@ -63,8 +65,8 @@ def _guarded(guard: Guard, handler: Handler) -> Handler:
                 log, code=command.code, client=connection.address, reason=reason
             )
             raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
-        if short is not None:
-            guard.note_sender(user, short, connection.host)
+        if command.code in _SENDS:
+            guard.note_sender(user, command, connection.host)
         return handler(state, request)
 
     return handle

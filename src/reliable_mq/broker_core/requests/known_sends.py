@@ -11,7 +11,7 @@ from reliable_mq.broker_core.state import BrokerState, PeerConnection
 from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.errors import StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
-from reliable_mq.wire.known_send import KnownSends, SendShape
+from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
 from reliable_mq.wire.record_encode import RecordForm
 
@@ -31,6 +31,7 @@ def send_known(
         state.pressure.refusal is not None
         or state.quotas.limit_sends
         or max(map(len, bodies)) > state.config.message_size_max
+        or (state.guard is not None and state.guard.sender_of_known(sends, connection.host) is None)
     ):
         return 0
     if len(bodies) < FEW or not _send_columns(state, connection, sends, now_ms):
@@ -92,11 +93,13 @@ def _send_columns(
     return True
 
 
-def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm | None:
+def plain_form(state: BrokerState, host: bytes, sends: KnownSends) -> RecordForm | None:
     """Return how the records of sends of a shape from a packed host are written.
 
-    None: `send_message` decides more about them, whatever their queue and their unique key.
+    None: `send_message` decides more about them, whatever their queue and their unique key. Or
+    access control has not admitted any such send yet: nobody unknown makes a broker remember much.
     """
+    shape = sends.shape
     header, (before, after) = shape.header, shape.properties
     properties = (header.properties or "").encode()
     if before != _UNIQ_KEY and not before.endswith(PROPERTY_SEPARATOR + _UNIQ_KEY):
@@ -104,6 +107,8 @@ def plain_form(state: BrokerState, host: bytes, shape: SendShape) -> RecordForm 
     if header.batch or shape.flag & REPLY_FLAG or topic_fault(header.topic):
         return None
     if not is_plain(state, header.sys_flag, properties):
+        return None
+    if state.guard is not None and state.guard.sender_of_known(sends, host) is None:
         return None
     # The broker's own properties, its address and the peer's stay as long as the connection.
     parts = before.encode(), after.encode() + state.broker_properties

@@ -28,6 +28,7 @@ from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
 
 _TOPICS_AT_ONCE = 20
+_LOOKED_AT_ONCE = 100
 _TOPICS_US = 100  # microseconds that so many topics take
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # The supported values of each attribute. Apache's other values are refused, not ignored.
@@ -112,11 +113,14 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
             yield _TOPICS_US
         topics.append(_checked(state, wanted))
     state.pressure.check_tables()
-    if not all(map(state.topics.has_room, topics)):
-        raise table_full("topics")
+    for at in range(0, len(topics), _LOOKED_AT_ONCE):
+        if not all(map(state.topics.has_room, topics[at : at + _LOOKED_AT_ONCE])):
+            raise table_full("topics")
+        yield _TOPICS_US
     names = [topic.topic_name for topic in topics]
     new = state.creators.refuse("topic", names, request.user, state.config)
     state.creators.note("topic", new, request.user)
+    yield _TOPICS_US
     for at in range(0, len(topics), _TOPICS_AT_ONCE):
         for topic in topics[at : at + _TOPICS_AT_ONCE]:
             state.topics.set_topic(topic, request.now_ms)

@@ -13,8 +13,9 @@ the bytes after the unique key. The rest uses `_add`.
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from reliable_mq.broker_core.store.indexed_topic import IndexedTopic, make_room
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.java_hash import TAIL, KeyHashes, index_hashes
 from reliable_mq.wire.properties import KEYS, TAGS, UNIQ_KEY, property_value
@@ -38,7 +39,7 @@ _MAGICS = (MAGIC_V1, MAGIC_V2)
 _RECORDS_MAX = 160
 _NOTED_MAX = 512  # messages that come as columns; one costs half as much as a record
 _ENTRIES_MAX = 1024
-_KNOWN_MAX = 128
+_TOPICS_MAX = 32  # that are not cached: each takes 25 us, as five records of a cached one
 _LEARN_EVERY = 16
 
 # The fixed part of a record when both hosts are IPv4: size, magic, own offset, flags, store time,
@@ -70,44 +71,6 @@ _PairShape = tuple[
 _NO_SHAPE: _Shape = (dict[bytes, bytes]().get, ())
 
 
-class IndexedTopic:
-    """Cached facts about a topic's messages.
-
-    `rests` has the properties after a unique key, if they contain no other key. It maps them to the
-    hash of the tag, or to -1 without a tag.
-    """
-
-    __slots__ = ("hashes", "rests", "seen", "tag_hashes", "tags")
-
-    def __init__(self, name: bytes) -> None:
-        try:
-            text = "" if b"\0" in name else name.decode()
-        except UnicodeDecodeError:  # a lost sector
-            text = ""
-        self.hashes = KeyHashes(f"{text}#")
-        self.tag_hashes = KeyHashes(f"{text}#T#")
-        self.rests: dict[bytes, int] = {}
-        self.seen: set[bytes] = set()  # rests that occurred once
-        self.tags: dict[bytes, int] = {}
-
-    def tag_hash(self, properties: bytes) -> int:
-        """Return the hash of the tag, or -1 without one."""
-        tag = property_value(properties, _TAGS)
-        if not tag:
-            return -1
-        known = self.tags.get(tag)
-        if known is None:
-            make_room(self.tags)
-            known = self.tags[tag] = self.tag_hashes.whole(tag)
-        return known
-
-
-def make_room(known: dict[Any, Any] | set[bytes]) -> None:
-    """Forget all that is known if there is no room for more."""
-    if len(known) >= _KNOWN_MAX:
-        known.clear()
-
-
 def _spread(values: list[int], counts: list[int]) -> list[int]:
     """Repeat each value as often as its count says."""
     count = counts[0] if counts else 0
@@ -137,8 +100,12 @@ class IndexEntries:
         self._pair_shapes: dict[tuple[bytes, bytes, bytes], _PairShape] = {}
         self.begin()
 
-    def begin(self) -> None:
-        """Remove all entries."""
+    def begin(self, *, is_short: bool = False) -> None:
+        """Remove all entries; the next slice is a small one if `is_short`."""
+        share = 4 if is_short else 1
+        self._records_max, self._topics_max = _RECORDS_MAX // share, _TOPICS_MAX // share
+        self._noted_max = _NOTED_MAX // share
+        self._new_topics = 0
         self._noted = 0  # messages that came as columns
         self._many = 0  # entries of messages with many keys
         self._marks: list[tuple[int, ...]] = []
@@ -151,7 +118,9 @@ class IndexEntries:
     def is_enough(self) -> bool:
         """Whether enough was read for one slice."""
         read, noted = len(self._marks) - self._noted, self._noted
-        return read >= _RECORDS_MAX or noted >= _NOTED_MAX or self._many >= _ENTRIES_MAX
+        if read >= self._records_max or noted >= self._noted_max or self._many >= _ENTRIES_MAX:
+            return True
+        return self._new_topics >= self._topics_max
 
     def columns(self) -> IndexColumns:
         """Return the entries."""
@@ -218,7 +187,7 @@ class IndexEntries:
         share_of, shape_marks = _NO_SHAPE
         at, size = 0, len(piece)
         last = size - RECORD_SIZE_MIN
-        for _ in range(_RECORDS_MAX + self._noted - len(marks)):
+        for _ in range(self._records_max + self._noted - len(marks)):
             if at > last:
                 break
             record_size, magic, own_offset, flag, time_ms, body_size = unpack(piece, at)
@@ -262,6 +231,7 @@ class IndexEntries:
         if topic is None:
             make_room(self._topics)
             topic = self._topics[name] = IndexedTopic(name)
+            self._new_topics += 1
         return topic
 
     def _add_pair(self, text: bytes, offset: int, time_ms: int) -> bool:

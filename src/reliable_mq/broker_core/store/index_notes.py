@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.index_entries import COMPUTED, IndexEntries, make_room
+from reliable_mq.broker_core.store.index_entries import COMPUTED, IndexEntries
+from reliable_mq.broker_core.store.indexed_topic import make_room
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.java_hash import TAIL, KeyHashes
 from reliable_mq.wire.properties import KEYS, UNIQ_KEY, property_value

@@ -119,8 +119,10 @@ class MessageIndex:
         head = memoryview(segment.copy(offset - first, _HEAD_SIZE))
         return offset + claimed_size_at(head, 0, offset)
 
-    def advance(self, until: int, now_ms: int) -> None:
+    def advance(self, until: int, now_ms: int, *, is_short: bool = False) -> None:
         """List the next records before log offset `until`: a slice, less than 1 ms of work.
+
+        A quarter of that if `is_short`.
 
         Raises:
             OSError, StoreError: when the disk fails, mostly for lack of room. `indexed` does not
@@ -130,7 +132,7 @@ class MessageIndex:
             self._rest()
             return
         entries = self._entries
-        entries.begin()
+        entries.begin(is_short=is_short)
         begin = at = max(self.indexed, self._log.start)
         # The notes stay until all is listed: if the disk fails, this slice begins again with them.
         notes = iter(self.notes if self.notes.count else ())

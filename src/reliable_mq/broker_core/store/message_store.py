@@ -357,10 +357,10 @@ class MessageStore:
             queues=self.upkeep.extents.taken(),
         )
 
-    def index_some(self, now_ms: int) -> None:
+    def index_some(self, now_ms: int, *, is_short: bool = False) -> None:
         """Add the next records to the index; see `MessageIndex.advance`."""
         if self.index is not None:
-            self.index.advance(self._dispatched.end, now_ms)
+            self.index.advance(self._dispatched.end, now_ms, is_short=is_short)
 
     @property
     def index_lag(self) -> int:
