@@ -42,7 +42,7 @@ def insert_then_handle() -> None:
         session.flush()
         return time.time()
 
-    ConsumeTransaction.begin = begun  # type: ignore[method-assign]
+    ConsumeTransaction.begin = begun  # type: ignore[method-assign,assignment]
     ConsumeTransaction.finish = finished  # type: ignore[method-assign]
 
 
