@@ -77,7 +77,7 @@ Runs = Annotated[
 ]
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Names of settings in glibc's malloc.h."""
-_TRIM_SECONDS = 60.0
+_TRIM_SECONDS = 20.0
 
 
 @takes_options_of(options.named_place_of, "place")
