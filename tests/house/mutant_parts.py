@@ -164,7 +164,7 @@ TUNED: dict[tuple[str, str], str] = {
     ("broker_core/store/index_entries.py", "_NOTED_MAX"): "messages of notes in one turn",
     ("broker_core/store/index_entries.py", "_ENTRIES_MAX"): "entries in one turn",
     ("broker_core/store/index_entries.py", "_TOPICS_MAX"): "new topics in one turn",
-    ("broker_core/store/index_entries.py", "_KNOWN_MAX"): "layouts that are remembered",
+    ("broker_core/store/indexed_topic.py", "_KNOWN_MAX"): "layouts that are remembered",
     ("broker_core/store/index_entries.py", "_LEARN_EVERY"): "how often a layout is learnt",
     ("broker_core/store/index_notes.py", "_NOTED_MAX"): "messages that are not read again",
     ("broker_core/store/index_notes.py", "_TOGETHER_MAX"): "messages of one note",
