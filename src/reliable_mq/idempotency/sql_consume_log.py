@@ -160,7 +160,10 @@ class SqlConsumeLog:
         return self._inserts.one(connection, row)
 
     def behind_commit(self, connection: Connection, entry: LogEntry, now: float) -> Prepared | None:
-        """Return the insert of a CONSUMED row, to be sent behind a COMMIT; None: insert it then."""
+        """Return the insert of a CONSUMED row, to be sent behind a COMMIT; None: insert it later.
+
+        It has changed one row, or none if a row exists.
+        """
         row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
         return self._inserts.behind_commit(connection, row)
 
