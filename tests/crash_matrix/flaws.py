@@ -12,7 +12,6 @@ from reliable_mq.consume import asyncio_delivery
 from reliable_mq.consume.retry_decider import Results
 from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
-from reliable_mq.database.thread_world import FirstRow
 from reliable_mq.idempotency.claim import Claim, ClaimStep, first_step
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
 
@@ -25,13 +24,9 @@ def insert_then_handle() -> None:
     begin = ConsumeTransaction.begin
 
     def begun(
-        self: ConsumeTransaction,
-        session: Any,
-        attempt: Attempt,
-        results: Results,
-        first: FirstRow = FirstRow.UNSENT,
+        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results, *more: Any
     ) -> AttemptStart:
-        answer = begin(self, session, attempt, results, first)
+        answer = begin(self, session, attempt, results, *more)
         if attempt.receipt:
             self.log.consume(session.connection(), attempt.entry, time.time())
         session.commit()

@@ -543,8 +543,8 @@ def hold_transactions_of(engine: Engine) -> None:
 def note_ahead(driver: Any) -> None:
     """Note that the open transaction of a driver's connection has the row of the next message.
 
-    S6: it must not be committed without the message's effect. Until the connection is lent again,
-    the first statement or COMMIT of somebody else rolls it back, and gets a transaction of its own.
+    S6: it must not be committed without the message's effect. Until the connection is lent again, the
+    first statement or COMMIT of somebody else rolls it back, and gets a transaction of its own.
     """
     _ahead.add(driver)
 
