@@ -24,9 +24,9 @@ def insert_then_handle() -> None:
     begin = ConsumeTransaction.begin
 
     def begun(
-        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results, *more: Any
+        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results
     ) -> AttemptStart:
-        answer = begin(self, session, attempt, results, *more)
+        answer = begin(self, session, attempt, results)
         if attempt.receipt:
             self.log.consume(session.connection(), attempt.entry, time.time())
         session.commit()
