@@ -29,6 +29,7 @@ MEASUREMENTS = (
     "kill_pair",
     "kill_sdk",
     "send_throughput",
+    "send_apart",
     "pair_throughput",
     "pair_lag",
     "pair_copy",
@@ -46,6 +47,7 @@ MEASUREMENTS = (
 )
 NEED_JAVA = {
     "send_throughput",
+    "send_apart",
     "pair_throughput",
     "consume_throughput",
     "sdk_throughput",

@@ -73,6 +73,7 @@ LISTS: Mapping[str, Sequence[str]] = {
         "run=run-0026&verdict=stuck",
     ),
     "verdicts": ("", "run=run-0026", "run=run-0027"),
+    "verdict-days": ("", "run=run-0026", "run=run-0027"),
     "groups": ("",),
     "topics": ("",),
     "brokers": ("",),

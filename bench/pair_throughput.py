@@ -22,7 +22,7 @@ from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
-from bench.render import send_table
+from bench.send_tables import send_table
 from bench.send_throughput import BODY_BYTES, Mode, measure, pin_to_two_cores
 
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=2g")

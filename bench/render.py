@@ -17,6 +17,7 @@ from bench import raw_results
 from bench.console_tables import console_table
 from bench.curve_table import curves_table
 from bench.sdk_tables import kill_sdk_table, sdk_table
+from bench.send_tables import apart_table, send_table
 from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "performance.md"
@@ -36,30 +37,6 @@ CLIENT_BARS: tuple[tuple[str, str, tuple[str, ...], str, float], ...] = (
 )
 """What ours does, the rival, its ways to do that, where ours does, the least ratio; 0: no bar."""
 SMALLEST_SHARE = 0.005  # of the processor time; less is left out
-
-
-def send_table(results: dict[str, Any]) -> str:
-    """One line per mode: medians of the rounds, ours over Apache's as ratio."""
-    rows = [("send", "Apache msg/s", "ours msg/s", "ratio", "Apache p99 ms", "ours p99 ms")]
-    rounds = results["rounds"]
-    for mode in dict.fromkeys(each["mode"] for each in rounds):
-        ours = [each for each in rounds if each["mode"] == mode and each["broker"] == OURS]
-        theirs = [each for each in rounds if each["mode"] == mode and each["broker"] != OURS]
-        speed, their_speed = median_of(ours, "per_second"), median_of(theirs, "per_second")
-        rows.append(
-            (
-                mode,
-                figure_text(their_speed, ",.0f"),
-                figure_text(speed, ",.0f"),
-                figure_text(speed / their_speed if speed and their_speed else None, ".2f"),
-                figure_text(median_of(theirs, "p99_ms"), ".1f"),
-                figure_text(median_of(ours, "p99_ms"), ".1f"),
-            )
-        )
-    others = median_of(rounds, "others_processors")
-    return (
-        f"{table_text(rows)}{origin_text(results)}Others used {others:.2f} processors meanwhile.\n"
-    )
 
 
 def consume_table(results: dict[str, Any]) -> str:
@@ -324,6 +301,7 @@ def start_table(results: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
+    "send-apart": apart_table,
     "pair-sync": send_table,
     "pair-async": send_table,
     "pair-lag": figures_table,
@@ -346,6 +324,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "curves": curves_table,
     "orders": orders_table,
     "resend": figures_table,
+    "sustained": figures_table,
     "retention": figures_table,
     "duplicates": figures_table,
     "flow": flow_table,

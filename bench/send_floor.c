@@ -1,12 +1,16 @@
 /* Sends messages to a broker as Apache's Java client does, and costs little itself.
  *
- * Usage: send_floor PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT MESSAGES BODY BATCH FORMAT [USER SECRET]
+ * Usage: send_floor PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT MESSAGES BODY BATCH FORMAT
+ *                   [RATE [USER SECRET]]
  *
  * Each connection keeps IN_FLIGHT requests unanswered. BATCH 1 sends SEND_MESSAGE_V2; a larger one
- * sends SEND_BATCH_MESSAGE with so many messages. FORMAT is json or rocketmq. With USER and SECRET,
- * each request is signed (HMAC-SHA1). Prints the number of messages and the seconds; ends with 1 if
- * an answer does not say SUCCESS.
+ * sends SEND_BATCH_MESSAGE with so many messages. FORMAT is json or rocketmq. Prints the number of
+ * messages and the seconds; ends with 1 if an answer does not say SUCCESS. With RATE above 0, so many
+ * messages a second are due. Each millisecond the next connection sends those that are, and ten times
+ * a second the number of answered ones is printed. With USER and SECRET, each request is signed
+ * (HMAC-SHA1).
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -244,7 +248,7 @@ static long take(struct peer *peer) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 10 && argc != 12) { fprintf(stderr, "see the head of this file\n"); return 2; }
+    if (argc < 10 || argc > 13) { fprintf(stderr, "see the head of this file\n"); return 2; }
     topic = argv[2];
     queues = atoi(argv[3]);
     int connections = atoi(argv[4]), in_flight = atoi(argv[5]);
@@ -252,7 +256,8 @@ int main(int argc, char **argv) {
     body_size = atoi(argv[7]);
     batch = atoi(argv[8]);
     is_json = !strcmp(argv[9], "json");
-    if (argc == 12) user = argv[10], secret = argv[11];
+    double rate = argc > 10 ? atof(argv[10]) / batch : 0;
+    if (argc > 12) user = argv[11], secret = argv[12];
     long each = messages / batch / connections, done = 0;
     out_size = (size_t)in_flight * ((size_t)batch * (body_size + 256) + 1024);
     out = malloc(out_size);
@@ -269,13 +274,34 @@ int main(int argc, char **argv) {
         polled[i] = (struct pollfd){.fd = peers[i].fd, .events = POLLIN};
     }
     double began = now();
-    for (int i = 0; i < connections; i++) send_some(&peers[i], in_flight < each ? in_flight : each);
+    for (int i = 0; i < connections && !rate; i++)
+        send_some(&peers[i], in_flight < each ? in_flight : each);
+    long sent = 0, turns = 0;
+    double tell_at = began;
     while (done < each * connections) {
-        poll(polled, connections, -1);
+        double late = rate ? began + turns * 1e-3 - now() : 0;
+        if (rate && late <= 0) {
+            struct peer *peer = &peers[turns++ % connections];
+            long due = (long)((now() - began) * rate) - sent, left = each - peer->sent;
+            long room = in_flight - (peer->sent - peer->done);
+            if (due > room) due = room;
+            if (due > left) due = left;
+            if (due > 0) { send_some(peer, due); sent += due; }
+            continue;
+        }
+        if (rate && now() >= tell_at) {
+            printf("%ld\n", done * batch);
+            fflush(stdout);
+            tell_at += 0.1;
+        }
+        struct timespec rest = {.tv_nsec = late * 1e9};
+        ppoll(polled, connections, rate ? &rest : NULL, NULL);
         for (int i = 0; i < connections; i++) {
             if (!polled[i].revents) continue;
             long came = take(&peers[i]), left = each - peers[i].sent;
             done += came;
+            peers[i].done += came;
+            if (rate) continue;
             if (came && left) send_some(&peers[i], came < left ? came : left);
         }
     }

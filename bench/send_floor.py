@@ -6,6 +6,10 @@ The floor is a server on uvloop that reads the same bytes, writes what each read
 `pwritev` (with SYNC_FLUSH also an `fdatasync`), and answers as many requests. It parses nothing.
 With `--signed`, a second broker with access control gets the same messages signed, in turn.
 
+One send in flight lets a processor of a machine without other work fall asleep after each message.
+The broker then begins with cold caches, and takes twice as long. `--awake` keeps all processors
+awake, by processes that run only while nobody else wants to. So do other users of the machine.
+
     python -m bench.send_floor [--messages 60000] [--rounds 3] [--ways "ASYNC 64"] [--format json]
                                [--signed] [--without-floor]
 """
@@ -105,14 +109,29 @@ def _serve_floor(told: Connection, path: str, answer: bytes, *, is_sync: bool) -
     uvloop.run(serve())
 
 
+def _stay_awake() -> None:
+    """Use what nobody else wants of a processor, until this process is ended."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while True:
+        pass
+
+
+def _keep_awake(stack: ExitStack) -> None:
+    """Let no processor of the machine fall asleep until `stack` ends."""
+    for _ in range(os.cpu_count() or 1):
+        process = get_context("spawn").Process(target=_stay_awake, daemon=True)
+        process.start()
+        stack.callback(process.terminate)
+
+
 class Generator:
     """The program that sends, compiled into a folder."""
 
     def __init__(self, directory: Path, messages: int, form: str) -> None:
-        self._program = directory / "send_floor"
+        self.program = directory / "send_floor"
         self._messages, self._form = messages, form
         source = Path(__file__).with_suffix(".c")
-        subprocess.run(["gcc", "-O2", "-o", self._program, source], check=True)
+        subprocess.run(["gcc", "-O2", "-o", self.program, source], check=True)
 
     def cost(
         self, pid: int, port: int, way: Way, user: tuple[str, ...] = ()
@@ -127,8 +146,15 @@ class Generator:
         """
         before = processor_seconds(pid)
         numbers = (way.connections, way.in_flight, self._messages, BODY_SIZE, way.batch)
-        words = [str(port), TOPIC, str(QUEUES), *map(str, numbers), self._form, *user]
-        run = subprocess.run([self._program, *words], check=False, capture_output=True, text=True)
+        words = [
+            str(port),
+            TOPIC,
+            str(QUEUES),
+            *map(str, numbers),
+            self._form,
+            *(("0", *user) if user else ()),
+        ]
+        run = subprocess.run([self.program, *words], check=False, capture_output=True, text=True)
         if run.returncode:  # the broker has refused a send: the disk is too slow for it
             raise SystemExit(f"{way.name}: {run.stderr}")
         count, seconds = run.stdout.split()
@@ -173,6 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Processor time of the broker for a message.")
     parser.add_argument("--messages", type=int, default=60_000, help="in a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--awake", action="store_true", help="keep the processors awake; Linux")
     parser.add_argument("--ways", nargs="+", help="only those whose name begins so")
     parser.add_argument("--format", choices=("json", "rocketmq"), default="json")
     parser.add_argument("--without-floor", action="store_true")
@@ -187,6 +214,8 @@ def main() -> int:
     answer = encode_command(reply(to, ext={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}))
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="send-floor-")))
+        if options.awake:
+            _keep_awake(stack)
         generator = Generator(directory, options.messages, options.format)
         for flush in dict.fromkeys(way.flush for way in ways):
             broker = ReliableMQBroker(directory / flush, flush)

@@ -2,8 +2,9 @@
 
 Both brokers run at once on the same two cores as the clients, are warmed up, and then take rounds
 in turn, so that the machine's moods hit both. Only the ratio of one run is a result.
+The ceiling takes rounds with them: a server in C that answers at once and stores nothing.
 
-    python -m bench.send_throughput                all modes, some ten minutes, raw results written
+    python -m bench.send_throughput                all modes, 15 minutes, raw results written
     python -m bench.send_throughput --quick        16 threads, SYNC_FLUSH, a minute, nothing written
     python -m bench.send_throughput --quick --brokers ours
 """
@@ -23,12 +24,15 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import WarmProgram, missing_tools
 from bench.quiet import OthersLoad, wait_for_quiet, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
-from bench.render import send_table
+from bench.send_ceiling import SendCeiling, missing_compiler
+from bench.send_tables import send_table
 
 BODY_BYTES = 1024
 CORES = 2
 SETTLE_SECONDS_MAX = 10
 MODE_WARMUP_SECONDS = 1  # in every round, after the long warm-up of the process
+WARM_ROUND_SECONDS = 4
+STEADY = 0.05  # two warm rounds in a row that differ by less are steady
 
 
 class Running(Protocol):
@@ -49,14 +53,16 @@ class Running(Protocol):
 
 Start = Callable[[Path, str], AbstractContextManager[Running]]
 BROKERS = {"apache": ApacheRocketMQ, "ours": ReliableMQBroker}
+SERVERS: dict[str, Start] = {**BROKERS, "ceiling": SendCeiling}
 
 
 class Mode(NamedTuple):
-    """One line of the table."""
+    """One line of the table. `bar` is the least ratio to Apache's rate; 0: none is asked for."""
 
     flush_disk_type: str
     threads: int
     batch: int
+    bar: float = 0.0
 
     @property
     def name(self) -> str:
@@ -65,9 +71,17 @@ class Mode(NamedTuple):
         return f"{self.flush_disk_type}, {threads}{batches}"
 
 
-BAR = Mode("SYNC_FLUSH", 16, 1)
-LOADS = ((16, 1), (1, 1), (64, 1), (8, 32))
-MODES = [Mode(flush, *load) for flush in ("SYNC_FLUSH", "ASYNC_FLUSH") for load in LOADS]
+BAR = Mode("SYNC_FLUSH", 16, 1, 2.5)
+MODES = [
+    BAR,
+    Mode("SYNC_FLUSH", 1, 1, 3.0),
+    Mode("SYNC_FLUSH", 64, 1, 2.0),
+    Mode("SYNC_FLUSH", 8, 32, 1.5),
+    Mode("ASYNC_FLUSH", 16, 1, 1.5),
+    Mode("ASYNC_FLUSH", 1, 1, 1.5),
+    Mode("ASYNC_FLUSH", 64, 1, 1.6),
+    Mode("ASYNC_FLUSH", 8, 32, 1.3),
+]
 
 
 def pin_to_two_cores() -> None:
@@ -100,9 +114,19 @@ def warm_pairs(
             )
             stack.enter_context(sender)
             pairs.append(Pair(broker.label, sender, [*broker.pids, sender.pid]))
-            seen = sender.round(threads=BAR.threads, seconds=warmup)
-            print(f"warm: {broker.label}, {flush_disk_type}, {seen['per_second']:,.0f} msg/s")
+            warm(pairs[-1], warmup)
         yield pairs
+
+
+def warm(pair: Pair, seconds_max: float) -> None:
+    """Send until two rounds in a row differ by less than 5 %, or for about `seconds_max`."""
+    rates: list[float] = []
+    while len(rates) * WARM_ROUND_SECONDS < seconds_max:
+        seconds = min(WARM_ROUND_SECONDS, seconds_max)
+        rates.append(pair.sender.round(threads=BAR.threads, seconds=seconds)["per_second"])
+        if len(rates) > 1 and abs(rates[-1] / rates[-2] - 1) < STEADY:
+            break
+    print(f"warm: {pair.label}, {', '.join(f'{rate:,.0f}' for rate in rates)} msg/s", flush=True)
 
 
 def take_round(pair: Pair, mode: Mode, seconds: float, pids: list[int]) -> dict[str, Any]:
@@ -117,7 +141,7 @@ def take_round(pair: Pair, mode: Mode, seconds: float, pids: list[int]) -> dict[
         f"{seen['errors']} errors, others {seen['others_processors']} processors",
         flush=True,
     )
-    return {"mode": mode.name, "broker": pair.label, **seen}
+    return {"mode": mode.name, "bar": mode.bar, "broker": pair.label, **seen}
 
 
 def measure(
@@ -133,7 +157,7 @@ def measure(
 
     Args:
         brokers: what starts a broker in an empty directory, with a flush type.
-        warmup: seconds of sending before the first round of a broker process.
+        warmup: most seconds of sending before the first round of a broker process.
         seconds: measured length of one round.
         patience: seconds to wait before each turn for others to leave the machine alone.
     """
@@ -154,8 +178,8 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(description="Send throughput, both brokers in one run.")
     parser.add_argument("--quick", action="store_true", help="the mode of the bar only, short")
-    parser.add_argument("--brokers", nargs="+", choices=BROKERS, default=list(BROKERS))
-    parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
+    parser.add_argument("--brokers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--warmup", type=float, help="at most, seconds (60; quick: 8)")
     parser.add_argument("--runs", type=int, help="rounds per mode and broker (5; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 4)")
     parser.add_argument(
@@ -165,17 +189,17 @@ def main() -> int:
         help="seconds to wait before a turn for a quiet machine",
     )
     options = parser.parse_args()
-    if reason := missing_tools():
+    if reason := missing_tools() or missing_compiler():
         print(reason, file=sys.stderr)
         return 2
     pin_to_two_cores()
     settings: dict[str, Any] = {
-        "warmup": options.warmup or (5 if options.quick else 15),
+        "warmup": options.warmup or (8 if options.quick else 60),
         "runs": options.runs or (1 if options.quick else 5),
         "seconds": options.seconds or (4 if options.quick else 5),
         "patience": options.patience,
     }
-    brokers = {key: BROKERS[key] for key in options.brokers}
+    brokers = {key: SERVERS[key] for key in options.brokers}
     rounds = measure([BAR] if options.quick else MODES, brokers, **settings)
     settings["body"] = BODY_BYTES
     results = raw_results.of_now("send", settings, rounds)

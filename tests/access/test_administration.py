@@ -170,8 +170,11 @@ def test_of_policies_of_which_one_is_wrong_none_is_kept(world: AccessWorld) -> N
 
 
 def test_a_policy_may_name_what_does_not_exist(world: AccessWorld) -> None:
-    world.allow("joe", "Topic:of tomorrow", "Group:nobody", "Cluster:other", "Namespace:x")
+    world.allow("joe", "Topic:of_tomorrow", "Group:nobody", "Cluster:other", "Namespace:x")
     assert not is_let_in(world.ask_as("joe", Ask.GET_BROKER_CONFIG, {}))
+    assert not is_let_in(world.ask_as("joe", SEND, send_header(), b"x"))
+    world.create_topic_as_root("of_tomorrow")
+    assert is_let_in(world.ask_as("joe", SEND, send_header("of_tomorrow"), b"x"))
 
 
 def test_without_access_control_users_are_neither_shown_nor_changed(world: AccessWorld) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 from tests.broker_core.broker_world import START_MS, TOPIC
-from tests.broker_core.test_known_sends import KEY, KEYS, LONG, NARROW, PROPERTIES, QUEUES, Side
+from tests.broker_core.test_known_sends import KEYS, PROPERTIES
+from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side
 
 from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.wire.codes import RequestCode
@@ -43,11 +44,15 @@ class SignedSide(Side):
     general = staticmethod(decode_command)
 
     def __init__(self, *, knows: bool, **properties: str) -> None:
-        super().__init__(knows=knows, world=SignedWorld(None, **properties))
+        super().__init__(knows=knows, **properties)
         for name in ("joe", "ann"):
             self.world.make_user(name)  # type: ignore[attr-defined]
             for topic in (TOPIC, NARROW):
                 self.world.allow(name, f"Topic:{topic}", actions=["Pub"])  # type: ignore[attr-defined]
+
+    def new_world(self, properties: dict[str, str]) -> SignedWorld:
+        """Return a broker with access control."""
+        return SignedWorld(None, **properties)
 
     def seen(self) -> dict[str, object]:
         """Return everything that a send may change, with what was refused."""

@@ -56,8 +56,15 @@ def test_a_new_topic_does_not_set_a_user_free() -> None:
     assert [send_as(world, "ann", f"new-{n}").code for n in range(4)] == [0, 0, 2, 2]
 
 
-def test_bytes_and_batches_count_for_a_user() -> None:
-    world = world_of(quotasOfUsers="ann:0:100;bob:10:0")
+@pytest.mark.parametrize(
+    "quotas",
+    [
+        {"quotasOfUsers": "ann:0:100;bob:10:0"},
+        {"maxBytesPerSecondOfUser": "100", "quotasOfUsers": "bob:10:0"},
+    ],
+)
+def test_bytes_and_batches_count_for_a_user(quotas: dict[str, str]) -> None:
+    world = world_of(**quotas)
     assert [send_as(world, "ann", body=b"x" * 60).code for _ in range(3)] == [0, 0, 2]
     header = {**send_header(TOPIC, 0), "m": "true"}
     body = encode_batch([BatchItem(0, b"x", b"")] * 25)

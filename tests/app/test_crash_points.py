@@ -130,8 +130,8 @@ def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode
 class InsertThenHandle(ConsumeTransaction):
     """The seed's protocol: the log says "consumed", is committed, and then the handler runs."""
 
-    def begin(self, session: Any, attempt: Attempt, results: Results) -> AttemptStart:
-        begun = super().begin(session, attempt, results)
+    def begin(self, session: Any, attempt: Attempt, results: Results, *more: Any) -> AttemptStart:
+        begun = super().begin(session, attempt, results, *more)
         session.commit()
         session.connection()
         return begun

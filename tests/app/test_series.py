@@ -150,7 +150,7 @@ def test_a_statement_between_two_messages_of_a_series_loses_no_commit(ledger: Le
             kept.lend(session)
             connection = session.connection()
             session.execute(insert, {"id": name})
-            session.commit_and_begin()
+            session.commit_with(None, begins_next=True)
             kept.keep(is_needed=True)
         connection.execute(text("SELECT 1"))
     kept.release()
@@ -205,7 +205,7 @@ def test_a_server_that_would_notify_late_begins_nothing_with_a_commit(
         kept.lend(session)
         engine.dialect.server_version_info = version
         status = status_of(session.connection())
-        session.commit_and_begin()
+        session.commit_with(None, begins_next=True)
         assert status is not None
         assert status() is is_begun
     kept.release()

@@ -6,6 +6,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from reliable_mq import ReliableMQ, Topic, injected
+from reliable_mq.console.application import ConsoleOptions, console_app
+from reliable_mq.console.http_oidc import OidcSettings
 from reliable_mq.consume.handler_types import ConsumerOptions, TopicOptions
 from reliable_mq.errors import UsageError
 from reliable_mq.setting_options import AllSettingOptions, SettingOptions
@@ -50,6 +52,15 @@ def test_the_typed_options_of_a_topic_are_its_parameters() -> None:
     parameters = list(inspect.signature(ReliableMQ.topic).parameters)[3:]
 
     assert get_type_hints(TopicOptions) == {each: hints[each] for each in parameters}
+
+
+def test_the_typed_options_of_a_console_are_its_parameters() -> None:
+    of_an_extra = {"OidcSettings": OidcSettings}
+    hints = get_type_hints(console_app, localns=of_an_extra)
+    parameters = list(inspect.signature(console_app).parameters)[1:]
+
+    typed = get_type_hints(ConsoleOptions, localns=of_an_extra)
+    assert typed == {each: hints[each] for each in parameters}
 
 
 def test_a_topic_with_a_payload_type_is_shown_by_its_name() -> None:

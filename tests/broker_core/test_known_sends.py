@@ -9,127 +9,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, connection
+from tests.broker_core.broker_world import START_MS, TOPIC
+from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, send_frame
 
-from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.requests import known_sends
-from reliable_mq.errors import FrameError
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_request, encode_command, request
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
-from reliable_mq.wire.known_send import KnownSends
-
-QUEUES = 12
-NARROW, LONG = "narrow", "l" * 127
-KEY = "7F000001B418251A69D75A3F0000000"
-
-
-class Side:
-    """A broker that is sent bytes; it recognises sends, or decodes each in general."""
-
-    general = staticmethod(decode_request)
-
-    def __init__(self, *, knows: bool, world: BrokerWorld | None = None) -> None:
-        self.world = world or BrokerWorld()
-        self.knows = knows
-        self.answers: list[Answer] = []
-        self.known = 0
-        self._readers: dict[int, tuple[Any, Any]] = {}
-        for topic in (TOPIC, NARROW, LONG):
-            self.world.create_topic(topic, QUEUES if topic == TOPIC else 1)
-
-    def _reader(self, of: int) -> tuple[Any, Any]:
-        if of not in self._readers:
-            known, decode = self.world.core.decoder(connection(of).host)
-            self._readers[of] = (
-                (FrameReader(64, known), decode) if self.knows else (FrameReader(64), self.general)
-            )
-        return self._readers[of]
-
-    def receive(self, data: bytes, of: int = 1) -> bool:
-        """Take one read of a connection; return whether it is closed for it."""
-        reader, decode = self._reader(of)
-        try:
-            commands = self._commands(reader.feed(data), decode)
-            while reader.uncut:
-                commands += self._commands(reader.cut_more(), decode)
-        except FrameError:
-            del self._readers[of]
-            return True
-        for command in commands:
-            if isinstance(command, KnownSends):
-                self.known += len(command.bodies)
-            self.world.core.receive(connection(of), command, self.world.now_ms)
-        return False
-
-    @staticmethod
-    def _commands(frames: Iterable[Any], decode: Any) -> list[Command]:
-        return [decode(each) if isinstance(each, Frame) else each for each in frames]
-
-    def end_turn(self) -> None:
-        """Write the turn, and keep its answers as they leave."""
-        core = self.world.core
-        turn = core.take_turn(self.world.now_ms, self.world.now_ms)
-        self.answers += turn.replies
-        self.world.waiting.append(turn)
-        self.world.write()
-        self.answers += core.state.answers.take_ready()
-
-    def seen(self) -> dict[str, object]:
-        """Return everything that a send may change."""
-        self.end_turn()
-        state = self.world.state
-        state.collect_statistics(self.world.now_ms)
-        statistics = state.statistics
-        return {
-            "answers": [(number, bytes(frame)) for number, frame in self.answers],
-            "files": self.world.disk.files(),
-            "queues": {
-                key: (queue.first, queue.end, queue.last_log_offset, queue.log_end)
-                for key, queue in state.store.queues.items()
-            },
-            "units": {
-                key: [queue.unit(number) for number in range(queue.first, queue.end)]
-                for key, queue in state.store.queues.items()
-            },
-            "totals": (statistics.totals, statistics.put_size),
-            "counters": {key: (item.value, item.times) for key, item in statistics._items.items()},
-            "log": (state.store.log.end, state.store.appender.last_time_ms),
-            "refused": state.quotas.refusals(),
-        }
-
-
-def send_frame(
-    opaque: int,
-    *,
-    kind: int = JSON,
-    code: int = RequestCode.SEND_MESSAGE_V2,
-    flag: int = 0,
-    body: bytes = b"x",
-    **changes: str | None,
-) -> bytes:
-    """Return a send as Apache's Java client writes it; a field that is None is left out."""
-    fields = {
-        "a": "producers",
-        "b": TOPIC,
-        "c": "TBW102",
-        "d": "4",
-        "e": "3",
-        "f": "0",
-        "g": str(START_MS),
-        "h": "0",
-        "i": f"UNIQ_KEY\x01{KEY}0\x02WAIT\x01true\x02",
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        "n": "b",
-        **changes,
-    }
-    command = request(code, {k: v for k, v in fields.items() if v is not None}, body)
-    command.opaque, command.flag, command.serialize_type = opaque, flag, kind
-    command.language = "JAVA"
-    return encode_command(command)
-
+from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.frame import JSON, ROCKETMQ
 
 PROPERTIES = (
     "UNIQ_KEY\x01{key}\x02WAIT\x01true\x02",
@@ -141,6 +27,8 @@ PROPERTIES = (
     'UNIQ_KEY\x01{key}\x02town\x01Köln "\\/\x02',
     "UNIQ_KEY\x01{key}\x02UNIQ_KEY\x01{key}\x02",
     "XUNIQ_KEY\x01{key}\x02WAIT\x01true\x02",
+    "TAGS\x01UNIQ_KEY\x01{key}\x02",
+    "UNIQ_KEY\x01{key}\x02KEYS\x01a b\x02UNIQ_KEY\x01{key}1\x02",
     "WAIT\x01true\x02",
     "",
 )
@@ -234,6 +122,7 @@ CHANGES = (
 
 def alike(count: int, kind: int = JSON, **changes: Any) -> list[bytes]:
     """Return sends that differ only where those of one client do."""
+    properties = changes.pop("i", "UNIQ_KEY\x01{key}\x02TAGS\x01t\x02")
     return [
         send_frame(
             100 + n,
@@ -242,7 +131,7 @@ def alike(count: int, kind: int = JSON, **changes: Any) -> list[bytes]:
             **{
                 "e": str(n % 10),
                 "g": str(START_MS + n),
-                "i": f"UNIQ_KEY\x01{KEY}{n % 16:X}\x02TAGS\x01t\x02",
+                "i": properties.format(key=f"{KEY}{n % 16:X}"),
                 **changes,
             },
         )
@@ -259,7 +148,9 @@ ODD: tuple[dict[str, Any], ...] = (
     {"flag": 1},
     {"h": "5", "j": "3"},
     {"b": NARROW, "e": "0"},
-    {"i": f"UNIQ_KEY\x01{KEY}1\x02DELAY\x013\x02"},
+    {"i": "UNIQ_KEY\x01{key}\x02DELAY\x013\x02"},
+    {"i": "KEYS\x01a b\x02UNIQ_KEY\x01{key}\x02TAGS\x01t\x02"},
+    {"i": "TAGS\x01UNIQ_KEY\x01{key}\x02"},
 )
 BURSTS = st.builds(
     lambda count, kind, odd: alike(count, kind, **odd),
@@ -275,7 +166,7 @@ STEPS = st.one_of(
         st.just(1),
         st.builds(lambda change, burst: [change, *burst], st.sampled_from(CHANGES), BURSTS),
     ),
-    st.tuples(st.just("turn"), st.just(0), st.just(())),
+    st.tuples(st.sampled_from(("turn", "index")), st.just(0), st.just(())),
     st.tuples(st.just("time"), st.integers(-50, 400), st.just(())),
     st.tuples(st.just("split"), st.integers(1, 900), st.lists(frames(), min_size=1, max_size=6)),
 )
@@ -346,6 +237,8 @@ def play(steps: Story) -> None:
         for side in sides:
             if verb == "turn":
                 side.end_turn()
+            if verb == "index":
+                side.index()
             if verb == "full":
                 side.world.state.pressure.note_room(has_room=not number)
             if verb == "time":

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, connection, there
 
-from reliable_mq.broker_core import core
 from reliable_mq.broker_core.requests import query as queries
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.index_file import file_size
@@ -99,9 +98,7 @@ def test_a_query_right_after_a_send_finds_the_message() -> None:
     assert answer.code == 0
 
 
-def test_a_busy_broker_puts_its_index_off_until_somebody_asks_or_it_is_far_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_busy_broker_puts_its_index_off_until_somebody_asks() -> None:
     world = BrokerWorld()
     for _ in range(3):
         world.send(b"new", KEYS="k")
@@ -109,14 +106,27 @@ def test_a_busy_broker_puts_its_index_off_until_somebody_asks_or_it_is_far_behin
     assert there(world.state.store.index).indexed == 0
     assert not world.core.is_index_wanted
 
-    monkeypatch.setattr(core, "_INDEX_LAG_MAX", world.state.store.index_lag - 1)
-    assert world.core.is_index_wanted
-    monkeypatch.undo()
-
     assert world.begin(RequestCode.QUERY_MESSAGE, query("k")) is None
     assert world.core.is_index_wanted
     assert not world.core.index_some(world.now_ms)
     assert not world.core.is_index_wanted
+
+
+def test_a_busy_broker_puts_its_index_off_for_two_seconds() -> None:
+    world = BrokerWorld()
+    for passed, is_wanted in ((20, False), (1_900, False), (100, True), (20, True)):
+        world.send(b"new", KEYS="k")
+        world.now_ms += passed
+        world.core.tick(world.now_ms)
+        assert world.core.is_index_wanted == is_wanted
+
+    assert not world.core.index_some(world.now_ms)
+    assert not world.core.is_index_wanted
+    world.send(b"new", KEYS="k")
+    for back in (5_000, 0):  # a clock that went back delays the index by as much as it is late
+        world.now_ms -= back
+        world.core.tick(world.now_ms)
+        assert not world.core.is_index_wanted
 
 
 def test_a_message_without_any_key_makes_no_index_file() -> None:

@@ -122,9 +122,9 @@ def send(world: BrokerWorld, topic: str = TOPIC, body: bytes = b"x") -> Command:
     return world.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic, 0), body)
 
 
-def pull(world: BrokerWorld, offset: int, count: int = 32) -> Command:
+def pull(world: BrokerWorld, offset: int, count: int = 32, group: str = GROUP) -> Command:
     header = {
-        "consumerGroup": GROUP,
+        "consumerGroup": group,
         "topic": TOPIC,
         "queueId": 0,
         "queueOffset": offset,
@@ -167,14 +167,25 @@ def test_a_batch_counts_as_many_as_it_has() -> None:
     assert 1_500 <= int(refusal.ext_fields[RETRY_AFTER_MS]) <= 1_501
 
 
-def test_pulls_beyond_the_quota_of_a_group_are_refused_and_other_groups_read_on() -> None:
-    world = BrokerWorld(quotasOfGroups=f"{GROUP}:8:0")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("quotasOfGroups", f"{GROUP}:8:0"),
+        ("maxMessagesPerSecondOfGroup", "8"),
+        ("maxBytesPerSecondOfGroup", "1500"),  # five records have 1,010
+    ],
+)
+def test_pulls_beyond_the_quota_of_a_group_are_refused_and_other_groups_read_on(
+    name: str, value: str
+) -> None:
+    world = BrokerWorld(None, **{name: value})
     sent(world, 20)
     assert pull(world, 0, 5).code == 0, "it creates the group, and is free"
     assert pull(world, 0, 5).code == 0
     assert pull(world, 5, 5).code == 0
     refusal = pull(world, 10, 5)
     assert refusal.code == ResponseCode.FLOW_CONTROL
+    assert [pull(world, 10, 5, "another").code for _ in range(2)] == [0, 0]
     world.now_ms += int(refusal.ext_fields[RETRY_AFTER_MS])
     assert pull(world, 10, 5).code == 0
     assert world.state.quotas.refusals()["group"] == 1

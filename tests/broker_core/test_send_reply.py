@@ -6,8 +6,8 @@ from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 from reliable_mq.broker_core.answers import SendReply
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.wire.codes import RequestCode as Ask
-from reliable_mq.wire.command import Command, decode_command
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.command import Command, decode_command, encode_command, reply
+from reliable_mq.wire.frame import JSON, ROCKETMQ, FrameReader
 
 REGIONS = (
     "DefaultRegion",
@@ -36,6 +36,22 @@ def test_the_answer_names_the_place_whatever_the_region_is_called(region: str, h
     assert answer.ext_fields["queueOffset"] == "4000000000"
     assert answer.ext_fields["MSG_REGION"] == region
     assert answer.ext_fields["msgId"] == f"{host.hex()}{10_911:08x}{0xABC:016x}".upper()
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("host", [b"\x7f\0\0\1", b"\x10" * 16])
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+def test_the_answer_to_a_batch_names_all_places(kind: int, region: str, host: bytes) -> None:
+    send_reply = SendReply(host, 10_911, region, trace_on=True)
+    command = Command(code=320, opaque=-7, serialize_type=kind)
+    place, offsets = AppendResult(0xABC, 4_000_000_000, 0xBCD), [0xABC, 0xDEF, 2**40]
+
+    frame = send_reply.encode(command, 12, place, offsets)
+
+    ids = [f"{host.hex()}{10_911:08x}{offset:016x}".upper() for offset in offsets]
+    answer = reply(command, ext={**send_reply.ext, "msgId": ",".join(ids)})
+    answer.ext_fields |= {"queueId": "12", "queueOffset": "4000000000"}
+    assert frame == encode_command(answer)
 
 
 def test_a_send_in_a_region_with_a_number_is_answered_as_stored() -> None:

@@ -204,7 +204,7 @@ def test_a_header_of_a_visitor_chooses_no_address(tmp_path: Path, users: Path) -
 
     fake = SimpleNamespace(Config=Config)
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(_serve(fake, None, "127.0.0.1", 0))
+        asyncio.run(_serve(fake, None, "127.0.0.1", 0, None))
     assert options[0]["proxy_headers"] is False
 
 

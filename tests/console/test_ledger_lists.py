@@ -85,6 +85,8 @@ def rows(mq: ReliableMQ) -> None:
         ("findings?topic=returns&verdict=stuck", "message_id", [4, 3, 3]),
         ("verdicts?run=run-1", "findings", [2, 1]),
         ("verdicts?topic=returns", "findings", [2]),
+        ("verdict-days?run=run-1", "findings", [2, 1]),
+        ("verdict-days?topic=returns", "findings", [2]),
     ],
 )
 def test_a_filter_of_a_ledger_is_an_address(

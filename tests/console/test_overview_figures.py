@@ -16,7 +16,7 @@ from reliable_mq.client.administering.cluster_facts import BrokerFacts
 from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.rendering import took
 from reliable_mq.console.signs import State
-from reliable_mq.console.signs_machines import of_clocks, of_disks, of_workers
+from reliable_mq.console.signs_machines import of_clocks, of_disks, of_open_brokers, of_workers
 from reliable_mq.errors import NotFound
 from reliable_mq.measuring.sql_latency import SAMPLE, Leg, SeenDelivery, SqlLatency, times_of
 from reliable_mq.measuring.sql_machines import Machines, SeenProcess, machines_of
@@ -53,6 +53,33 @@ def test_a_disk_that_fills_up_is_a_sign(used: str, state: State, said: str) -> N
     assert said in sign.text
     assert (sign.figure, sign.link) == (f"{float(used):.0%}".replace("%", " % full"), "/brokers")
     assert of_disks([broker("")], 1.0, LISTS) == of_disks([], None, LISTS) == []
+
+
+@pytest.mark.parametrize(
+    ("says", "state", "said"),
+    [
+        ({"openToEverybody": "true"}, State.WARN, "broker-a: strangers reach it, and need no"),
+        (
+            {"haOpenToEverybody": "true"},
+            State.BAD,
+            "broker-a: whoever reaches its port for slaves gets every message",
+        ),
+        (
+            {"openToEverybody": "true", "haOpenToEverybody": "true"},
+            State.BAD,
+            "delete every message. broker-a: whoever",
+        ),
+    ],
+)
+def test_a_broker_that_serves_strangers_is_a_sign(
+    says: dict[str, str], state: State, said: str
+) -> None:
+    closed = BrokerFacts(name="b", address="b:1", config={"openToEverybody": "false"})
+    opened = BrokerFacts(name="broker-a", address="a:1", config=says)
+    (sign,) = of_open_brokers([closed, opened], 1.0, LISTS)
+    assert (sign.state, sign.figure, sign.link) == (state, "1 open", "/brokers")
+    assert said in sign.text
+    assert of_open_brokers([closed], 1.0, LISTS) == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, text
+from starlette.testclient import TestClient
 from tests.console.conftest import Browse
 from tests.console.planted_rows import NOW, insert_rows, run
 
@@ -17,6 +18,7 @@ from reliable_mq.database import sql_windows
 from reliable_mq.escalate import sql_stub_ways
 
 ROWS, WINDOW, FEW = 20_000, 1_000, 500
+UNCONFIRMED = [each for each in range(ROWS, 0, -1) if each % 400 < 2]
 READ_MAX = 3_000
 """A step of a plan reads so many rows at most: a window, and what else there is of a few."""
 
@@ -53,6 +55,12 @@ INSERT INTO rmq_reconcile_finding (run_id, message_id, consumer_group, topic, ve
 SELECT 'run-' || seq % 2, message_id, 'billing', topic,
     CASE seq WHEN 40 THEN 'orphan' ELSE 'stuck' END, '{}', create_date FROM rmq_message_stub
 """
+CONSUMED = """
+INSERT INTO rmq_consume_log (consumer_group, message_id, topic, broker_name, queue_id, "offset",
+    state, attempt, create_date)
+SELECT 'billing', message_id, topic, 'a', 0, seq, 1, 1, create_date FROM rmq_message_stub
+WHERE seq % 400 = 1 AND seq NOT IN (1, 8001)
+"""
 TIMED = """
 UPDATE rmq_consume_log SET message_id = upper(lpad(to_hex(
     (extract(epoch FROM create_date) * 1000)::bigint), 12, '0') || '70008' || lpad('', 15, '0'))
@@ -63,6 +71,7 @@ UPDATE rmq_consume_log SET message_id = upper(lpad(to_hex(
 def large(mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch) -> ReliableMQ:
     """Give an application whose tables are large beside a window."""
     monkeypatch.setattr(sql_windows, "WINDOW_ROWS", WINDOW)
+    monkeypatch.setattr(sql_windows, "COSTLY_ROWS", WINDOW)
     monkeypatch.setattr(sql_stub_ways, "FEW", FEW)
     monkeypatch.setattr(sql_stub_ways, "FEW_TOGETHER", FEW)
     with mq.database.engine.begin() as connection:
@@ -124,6 +133,8 @@ ADDRESSES = (
     "/stubs?note_holds=odd",
     "/stubs?group=billing",
     "/stubs?group=billing&status=unconfirmed",
+    "/stubs?group=stock&status=unconfirmed",
+    "/stubs?group=billing&escalated=yes&note_holds=odd",
     "/stubs?since=-10m&topic=none",
     "/stubs?until=-4h",
     "/stubs?since=-5h&until=-4h&tag=none",
@@ -133,6 +144,9 @@ ADDRESSES = (
     "/consume-logs?state=received",
     "/consume-logs?state=received&topic=none",
     "/consume-logs?failed=yes",
+    "/consume-logs?group=stock&failed=yes",
+    "/consume-logs?group=stock&topic=none",
+    "/consume-logs?failed=yes&topic=none",
     f"/consume-logs?message={77:032d}",
     "/escalations?open=yes",
     "/escalations?since=-10m&group=none",
@@ -169,6 +183,9 @@ def test_every_page_reads_a_bounded_number_of_rows(large: ReliableMQ, browse: Br
         ("/stubs?status=unconfirmed&note_holds=x", []),
         ("/consume-logs?failed=yes", [18_002, 12_002, 6_002, 2]),
         ("/consume-logs?group=stock&failed=yes", []),
+        ("/consume-logs?group=billing&failed=yes", [18_002, 12_002, 6_002, 2]),
+        ("/stubs?group=billing&status=unconfirmed", UNCONFIRMED),
+        ("/stubs?group=stock&status=unconfirmed", []),
         ("/audit?by=ada", [40]),
         ("/findings?verdict=orphan", [40]),
         ("/findings?run=run-1&verdict=orphan", []),
@@ -177,17 +194,35 @@ def test_every_page_reads_a_bounded_number_of_rows(large: ReliableMQ, browse: Br
 def test_pages_of_windows_meet(
     large: ReliableMQ, browse: Browse, path: str, found: list[int]
 ) -> None:
-    client, seen, pages, address = browse(), list[int](), 0, path
-    while address:
-        page = client.get(address)
-        pages += 1
-        seen += [int(each) for each in re.findall(r"/message\?id=0*(\d+)", page.text)]
-        after = re.search(r'rel="next" href="([^"]*)"', page.text)
-        address = after[1].replace("&amp;", "&") if after else ""
-    assert seen == found
-    assert pages <= ROWS // WINDOW + 2
+    client = browse()
+    seen = _seen(client, path)
+    assert [each for page in seen for each in page] == found
+    assert len(seen) <= ROWS // WINDOW + 2
     rows = json.loads(client.get(f"{path}&format=json").text)
     assert [int(row["message_id"]) for row in rows] == found
+
+
+def _seen(client: TestClient, path: str) -> list[list[int]]:
+    """Return the numbers of the messages on each page of a list."""
+    seen, address = [], path
+    while address:
+        page = client.get(address)
+        seen.append([int(each) for each in re.findall(r"/message\?id=0*(\d+)", page.text)])
+        after = re.search(r'rel="next" href="([^"]*)"', page.text)
+        address = after[1].replace("&amp;", "&") if after else ""
+    return seen
+
+
+def test_a_group_that_has_consumed_most_is_asked_about_some_at_once(
+    large: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_windows, "COSTLY_ROWS", 30)
+    with large.database.engine.begin() as connection:
+        connection.execute(text(CONSUMED))
+    seen = _seen(browse(), "/stubs?group=billing&status=unconfirmed")
+    assert [len(each) for each in seen] == [15, 16, 15, 6]
+    whole = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
+    assert [each for page in seen for each in page] == whole
 
 
 def test_a_window_without_a_row_says_that_there_are_older_ones(

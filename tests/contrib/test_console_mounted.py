@@ -1,5 +1,6 @@
 """The console inside of applications of Starlette, FastAPI and Django, behind their own log-ins."""
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.testclient import TestClient
 from tests.console.conftest import visitor
 from tests.console.doing_steps import field, look, start, state_of
@@ -28,7 +29,7 @@ from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.contrib.django.application import DjangoMQ
 from reliable_mq.contrib.django.console import staff
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, UsageError
 
 set_up()
 RETRY = "stub-retry"
@@ -113,16 +114,16 @@ class Wrapped:
         await self._app(scope, receive, send)
 
 
-def lives(happened: list[str], *, starts: bool = True) -> Starlette:
+def lives(happened: list[str], kind: Callable[..., Any] = Starlette, *, starts: bool = True) -> Any:
     @asynccontextmanager
-    async def life(_app: Any) -> AsyncIterator[None]:
+    async def life(_app: Any) -> AsyncIterator[dict[str, str]]:
         happened.append("application starts")
         if not starts:
             raise ValueError("no database")
-        yield
+        yield {"pool": "its own"}
         happened.append("application ends")
 
-    return Starlette(lifespan=life)
+    return kind(lifespan=life)
 
 
 @pytest.fixture
@@ -139,6 +140,44 @@ def test_an_application_beside_it_starts_and_ends(shop: ReliableMQ, happened: li
         assert happened == ["application starts"]
         assert client.get("/mq/healthz").status_code == 200
     assert happened == ["application starts", "console ends", "application ends"]
+
+
+@pytest.mark.parametrize("kind", [Starlette, FastAPI, Router])
+def test_an_application_that_mounts_it_ends_it(
+    shop: ReliableMQ, happened: list[str], kind: Callable[..., Any]
+) -> None:
+    async def own(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.state.pool)
+
+    app = lives(happened, kind)
+    app.add_route("/own", own)
+    mount(app, "/mq", mq=shop, allow=who)
+    with visitor(app) as client:
+        assert happened == ["application starts"]
+        assert client.get("/mq/healthz").status_code == 200
+        assert client.get("/own").text == "its own"
+    assert happened == ["application starts", "console ends", "application ends"]
+
+
+def test_work_in_a_mounted_console_ends_with_the_application(shop: ReliableMQ) -> None:
+    app = Starlette()
+    mount(app, "/mq", mq=shop, allow=lambda _request: ("vera", Role.OPERATOR))
+    with shop.transaction() as tx:
+        for number in range(3):
+            tx.send("orders", {"order": number})
+    name = "reliable-mq-console-work"
+    with visitor(app) as client:
+        browser = in_mount(client)
+        preview = look(browser, RETRY, query={"status": "unconfirmed"})
+        assert start(browser, preview, rate="1").status_code == 303
+        assert [each for each in threading.enumerate() if each.name.startswith(name)]
+    assert not [each for each in threading.enumerate() if each.name.startswith(name)]
+
+
+def test_a_misspelt_option_of_a_mounted_console_is_told(shop: ReliableMQ) -> None:
+    options: Any = {"allow": who, "trace_ulr": "https://traces.example/{trace_id}"}
+    with pytest.raises(UsageError, match="did you mean trace_url"):
+        mount(Starlette(), "/mq", mq=shop, **options)
 
 
 def test_a_start_that_fails_is_told(shop: ReliableMQ, happened: list[str]) -> None:

@@ -24,9 +24,9 @@ def insert_then_handle() -> None:
     begin = ConsumeTransaction.begin
 
     def begun(
-        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results
+        self: ConsumeTransaction, session: Any, attempt: Attempt, results: Results, *more: Any
     ) -> AttemptStart:
-        answer = begin(self, session, attempt, results)
+        answer = begin(self, session, attempt, results, *more)
         if attempt.receipt:
             self.log.consume(session.connection(), attempt.entry, time.time())
         session.commit()
@@ -37,7 +37,7 @@ def insert_then_handle() -> None:
         session.flush()
         return time.time()
 
-    ConsumeTransaction.begin = begun  # type: ignore[method-assign]
+    ConsumeTransaction.begin = begun  # type: ignore[method-assign,assignment]
     ConsumeTransaction.finish = finished  # type: ignore[method-assign]
 
 

@@ -80,7 +80,9 @@ def test_bytes_of_an_epoch_that_does_not_fit_are_not_stored(
     assert store.history.all == (Epoch(1, 0),)
 
 
-def test_a_slave_that_says_who_it_is_again_and_again_costs_little_memory() -> None:
+def test_a_slave_that_says_who_it_is_again_and_again_costs_little_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     master = SwitchMaster(SlaveDoor())
     epochs = tuple(Epoch(number, number) for number in range(1_000))
     master.history = EpochHistory(epochs)
@@ -90,6 +92,7 @@ def test_a_slave_that_says_who_it_is_again_and_again_costs_little_memory() -> No
         await master.serve(cast("CommitLog", SimpleNamespace(written=1_000, start=0, end=1_000)))
         _reader, writer = await asyncio.open_connection("127.0.0.1", master.port)
         writer.write(encode_hello(Hello(2)) * 20_000)  # 240 MB of answers
+        await eventually(lambda: "again and again, and reads no answer" in caplog.text)
         await eventually(lambda: not master._connections)
         writer.close()
         await master.close()

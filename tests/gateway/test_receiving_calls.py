@@ -220,6 +220,7 @@ def test_a_message_whose_client_has_gone_comes_back_after_a_second(cluster: Fake
         ((19, None), Code.MESSAGE_NOT_FOUND),
         ((26, "no group"), Code.CONSUMER_GROUP_NOT_FOUND),
         ((2, "busy"), Code.TOO_MANY_REQUESTS),
+        ((215, "a quota is used up"), Code.TOO_MANY_REQUESTS),
         ((1, "broken"), Code.INTERNAL_SERVER_ERROR),
     ],
 )

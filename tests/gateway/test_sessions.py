@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.gateway.fake_cluster import Told
 
 from reliable_mq.gateway import sessions
 from reliable_mq.gateway.acting import ACTING, Acting
@@ -82,8 +83,12 @@ def test_settings_that_cannot_be_are_refused(settings: Any, code: Code) -> None:
 def test_who_is_silent_and_not_connected_is_forgotten() -> None:
     found = Sessions()
     session = found.put("client", producing("t"), 0.0)
+    connected = found.put("connected", producing("t"), 0.0)
+    connected.stream = Told()
     assert found.silent(sessions.SILENT_SECONDS + 1) == [session]
     assert found.silent(sessions.SILENT_SECONDS - 1) == []
+    connected.stream.close()
+    assert found.silent(sessions.SILENT_SECONDS + 1) == [session, connected]
 
 
 def done_as(acting: Acting, what: Callable[[], Any]) -> Any:

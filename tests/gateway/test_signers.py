@@ -39,6 +39,44 @@ def test_a_scope_behind_the_name_means_nothing(scope: str) -> None:
     assert signer(scope) is SHOP
 
 
+ODD_NAMES = ("a:b", "*", "User:x", '"quoted"', "back\\slash", "%RETRY%x", "${jndi}", "x" * 255)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_user_with_an_odd_name_signs_like_others(name: str) -> None:
+    odd = User(username=name, password=SHOP.password)
+    headers = {key.encode(): each.encode() for key, each in signed(name, odd.password).items()}
+
+    async def find_odd(claimed: str) -> User | None:
+        return odd if claimed == name else None
+
+    caller = Caller("client-1", "10.0.0.1", headers, float("inf"))
+    assert asyncio.run(grpc_users.signer_of(caller, find_odd)) is odd
+
+
+@pytest.mark.parametrize("name", ["a,b", "with space", ""])
+def test_a_name_that_no_header_can_have_is_refused_with_a_reason(name: str) -> None:
+    headers = {key.encode(): each.encode() for key, each in signed(name, SHOP.password).items()}
+    caller = Caller("client-1", "10.0.0.1", headers, float("inf"))
+    with pytest.raises(RpcRefused, match="the call is not signed") as caught:
+        asyncio.run(grpc_users.signer_of(caller, find))
+    assert caught.value.code == Code.UNAUTHORIZED
+
+
+def test_signatures_of_calls_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def noted(made: str, given: str) -> bool:
+        compared.append(given)
+        return made == given
+
+    monkeypatch.setattr("reliable_mq.runtime.grpc_users.hmac.compare_digest", noted)
+    assert signer("") is SHOP
+    with pytest.raises(RpcRefused, match="check signature failed"):
+        signer("", "guessed")
+    assert len(compared) == 2
+
+
 def test_a_long_header_is_refused_before_it_is_read() -> None:
     with pytest.raises(RpcRefused, match="at most 1024 bytes") as caught:
         signer("/" + "x" * 1_000)

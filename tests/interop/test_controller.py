@@ -320,6 +320,7 @@ def test_without_a_controller_nobody_is_elected_until_it_is_back(
         controller.kill()
         until(lambda: "no controller at" in said(two), seconds=120)
         end(one)
+        assert not send(client, b"nobody takes it")
         assert log_end(two.address) >= 0, "it goes on as a slave"
         controller.start()
         until(lambda: leadership(controller).master_id == 2, seconds=120)

@@ -20,7 +20,7 @@ def said(folder: Path, **quotas: str) -> list[str]:
         return run_source("Encrypted", folder / "java", *words)
 
 
-def test_a_group_with_a_quota_consumes_all_and_takes_longer(tmp_path: Path) -> None:
+def test_a_group_with_a_quota_consumes_all(tmp_path: Path) -> None:
     assert said(tmp_path, quotasOfGroups="consumers:10:0") == ["sent 20", "consumed 20"]
 
 

@@ -47,7 +47,9 @@ class KeptLog:
     def begin_at(self, offset: int) -> None:
         self.start = offset
 
-    has_room = True
+    @property
+    def has_room(self) -> bool:
+        return True
 
     def copy(self, runs: Sequence[CopiedRun]) -> None:
         self.records += runs

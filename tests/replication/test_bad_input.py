@@ -308,9 +308,11 @@ def test_a_report_that_is_torn_by_the_end_acknowledges_nothing(tmp_path: Path) -
             reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
             writer.write(encode_report(1))
             await reader.readexactly(12)
+            (slave,) = place.slaves
             writer.write(encode_report(1 << 40)[:7])
             writer.close()
             await eventually(lambda: not place.slaves)
+            assert slave.acknowledged <= 1
 
     run_scene(scene())
 

@@ -18,7 +18,7 @@ from tests.waiting import eventually, run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
 from reliable_mq.replication.ha_frames import Transfer, TransferReader, encode_report
-from reliable_mq.runtime import ha_master, slave_store
+from reliable_mq.runtime import gathered_batches, ha_master, slave_store
 from reliable_mq.runtime.broker_server import BrokerServer
 
 SEGMENT_SIZE = 1024 * 1024
@@ -36,6 +36,7 @@ class Follower:
         self._reader, self._writer = reader, writer
         self._frames = TransferReader()
         self.transfers: list[Transfer] = []
+        self.is_silent = False  # then nothing is reported until `report`
 
     async def follow(self) -> None:
         """Take what comes until the connection ends."""
@@ -43,7 +44,13 @@ class Follower:
             for each in self._frames.feed(data):
                 if each.data:
                     self.transfers.append(each)
-                    self._writer.write(encode_report(each.offset + len(each.data)))
+                    if not self.is_silent:
+                        self.report()
+
+    def report(self) -> None:
+        """Report all that has come."""
+        offset, data = self.transfers[-1]
+        self._writer.write(encode_report(offset + len(data)))
 
 
 async def followed(master: BrokerServer) -> Follower:
@@ -121,6 +128,39 @@ def test_a_synchronous_master_sends_each_turn_and_no_transfer_crosses_a_segment(
             for offset, data in transfers:
                 assert offset // SEGMENT_SIZE == (offset + len(data) - 1) // SEGMENT_SIZE
                 assert data == log.read(offset, len(data))
+
+    run_scene(scene())
+
+
+def test_what_comes_before_the_report_of_a_batch_is_one_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered_batches, "USUAL_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(gathered_batches, "HELD_SECONDS_MAX", 60.0)
+
+    async def scene() -> None:
+        async with serving(tmp_path / "m", **{**SYNC_MASTER, "slaveTimeout": "60000"}) as master:
+            follower = await followed(master)
+            async with AsyncClient(master.name_server_address) as client:
+                await client.create_topic("t", 1)
+                await client.send(Message(topic="t", body=b"x"))
+                known, follower.is_silent = len(follower.transfers), True
+                log, sends = master._core.state.store.log, []
+                for number in range(5):
+                    end = log.end
+
+                    def has_more(end: int = end) -> bool:
+                        return log.end > end
+
+                    message = Message(topic="t", body=b"%d" % number)
+                    sends.append(asyncio.ensure_future(client.send(message)))
+                    await eventually(has_more)
+                assert len(follower.transfers) == known + 1
+                follower.is_silent = False
+                follower.report()
+                for sent in await asyncio.gather(*sends):
+                    assert sent.status is SendStatus.SEND_OK
+                assert len(follower.transfers) == known + 2
 
     run_scene(scene())
 

@@ -30,9 +30,10 @@ from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.requests import pull, send
 from reliable_mq.broker_core.state import BrokerState, Turn
-from reliable_mq.broker_core.store.appender import Appender, Lane
+from reliable_mq.broker_core.store.appender import Appender
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryFile
@@ -76,12 +77,21 @@ def _known_offset_off_by_one(original: _Original) -> _Original:
     return append
 
 
+def _offset_of_one_off_by_one(original: _Original) -> _Original:
+    def append(appender: Appender, lane: Lane, *fields: Any) -> Any:
+        appended = original(appender, lane, *fields)
+        lane.next += appended[1] % 7 == 3
+        return appended
+
+    return append
+
+
 def _dispatch_at_append(original: _Original) -> _Original:
     def take_turn(core: BrokerCore) -> Any:
         turn = original(core)
-        if turn.batch:
-            core.state.store.log.mark_written(turn.batch.end)
-            core.state.store.dispatch_up_to(turn.batch.end)
+        if batch := getattr(turn, "batch", turn):  # a short turn is a batch
+            core.state.store.log.mark_written(batch.end)
+            core.state.store.dispatch_up_to(batch.end)
         return turn
 
     return take_turn
@@ -244,12 +254,10 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "no sync": (MemoryFile, "sync", lambda _: _sync_nothing),
     "offset off by one": (Appender, "append_fields", _offset_off_by_one),
     "known offset off by one": (Appender, "append_known", _known_offset_off_by_one),
-    "replies together before sync": (
-        Answers,
-        "all_when_stored",
-        lambda _: _replies_before_sync,
-    ),
+    "offset of one off by one": (Appender, "append_one", _offset_of_one_off_by_one),
+    "replies together before sync": (Answers, "all_when_stored", lambda _: _replies_before_sync),
     "dispatch before durable": (BrokerCore, "take_turn", _dispatch_at_append),
+    "sends dispatched before durable": (BrokerCore, "take_sends", _dispatch_at_append),
     "a lost delay": (DelaySchedule, "_deliver_level", _lose_a_delay),
     "a delay too short": (DelaySchedule, "_is_early", _delay_too_short),
     "delays saved too soon": (DelaySchedule, "dump", _save_delays_too_soon),

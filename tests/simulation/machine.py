@@ -22,6 +22,7 @@ from tests.simulation.world import World
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.truncation import truncate
 from reliable_mq.errors import FormerMaster
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
@@ -47,11 +48,11 @@ class Machine:
         self._note = BrokerRole()  # of this life
         self._life = itertools.count(1)
         self._turn_is_due = False
+        self._is_plain = True  # whether only plain sends came since the last turn
         self._turn_count = 0
         self._is_closing = False
-        self.is_lost = False
+        self.is_lost = self.is_serving = False
         self.is_fenced = False  # another broker is the master, and it has ended
-        self.is_serving = False
         self.began_ms = 0.0  # its life
         self.on_serving: Callable[[], None] = lambda: None
         disk.segments_kept = world.plan.segments_kept
@@ -94,7 +95,7 @@ class Machine:
             return
         self._disk.stop_before = None
         self.core = core
-        self._is_closing = self._turn_is_due = False
+        self._is_closing = self._turn_is_due = self._is_plain = False
         self._model.opened(core)
         guard = self._guard_of(self.lives)
         self._loop = WorldLoop(world, guard, self._role.wires if self._role else None)
@@ -301,13 +302,13 @@ class Machine:
                 self._world.note("request", link.connection.id, command.code, command.opaque)
                 if not link.peer.is_broker:
                     self._model.received(link.connection.id, command, now_ms)
-            core.receive(link.connection, given, now_ms)
+            self._is_plain = core.receive(link.connection, given, now_ms) and self._is_plain
             if self._model.has_room and core.state.pressure.is_disk_full:
                 self._model.found_no_room()
         if not self._turn_is_due:
             self._turn_is_due = True
-            guard = self._guard_of(self.lives)
-            self._world.later(self._world.random.choice((0, 0, 1)), lambda: guard(self._due_turn))
+            guard, after_ms = self._guard_of(self.lives), self._world.random.choice((0, 0, 1))
+            self._world.later(after_ms, lambda: guard(self._due_turn))
 
     def lost(self, link: Link) -> None:
         """Note that a link is gone."""
@@ -318,20 +319,22 @@ class Machine:
 
     def _due_turn(self) -> None:
         if self._turn_is_due:
-            self._run_turn()
+            self._run_turn(is_plain=self._is_plain)
 
-    def _run_turn(self) -> None:
-        self._turn_is_due = False
+    def _run_turn(self, *, is_plain: bool = False) -> None:
+        self._turn_is_due, self._is_plain = False, True
         core = self._alive()
-        turn = core.take_turn()
+        turn = Turn(core.take_sends(), [], {}) if is_plain else core.take_turn()
         replies = whole(turn.replies)
-        judged = msgspec.structs.replace(turn, replies=self._to_clients(replies))
-        self._model.turn(judged, self._world.now_ms)
+        turn_of_clients = msgspec.structs.replace(turn, replies=self._to_clients(replies))
+        self._model.turn(turn_of_clients, self._world.now_ms)
         self._answer(replies)
         self._writer.write_turn(turn)
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
             check_invariants(core)
+            if self._writer.gathered is not None:
+                self._writer.gathered.invariants()
             if self._replicating is not None and self._replicating.whole.master is not None:
                 self._replicating.whole.master.invariants()
 

@@ -10,7 +10,15 @@ from tests.wire.strategies import damaged, split
 
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FRAME_SIZE_MAX
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame, encode_head
+from reliable_mq.wire.frame import (
+    JSON,
+    ROCKETMQ,
+    Frame,
+    FrameReader,
+    encode_frame,
+    encode_head,
+    header_info,
+)
 
 FRAME = st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=60))
 STREAM = st.lists(FRAME, max_size=5)
@@ -26,6 +34,15 @@ def encoded(frames: list[Frame]) -> bytes:
 def fed(pieces: list[bytes]) -> tuple[list[Frame], FrameReader[Never]]:
     reader = FrameReader()
     return [frame for piece in pieces for frame in reader.feed(piece)], reader
+
+
+def only(data: bytes) -> Frame | None:
+    """Return the frame that the bytes are; None: they are something else."""
+    try:
+        frames, reader = fed([data])
+    except FrameError:
+        return None
+    return frames[0] if len(frames) == 1 and not reader.kept_size else None
 
 
 def test_a_frame_is_its_length_its_header_info_its_header_and_its_body() -> None:
@@ -49,6 +66,24 @@ def test_any_split_of_the_bytes_gives_the_same_frames(
 
     assert got == frames
     assert reader.kept_size == 0
+
+
+@given(FRAME, STREAM, st.data())
+def test_only_a_recognised_frame_that_comes_alone_and_whole_is_returned_without_a_feed(
+    frame: Frame, others: list[Frame], data: st.DataObject
+) -> None:
+    def recognise(read: bytes, header: int, body: int, end: int, before: object) -> Frame:
+        assert before is None
+        return Frame(read[4], read[header:body], read[body:end])
+
+    stream = encoded([frame, *others])
+    for piece in data.draw(split(stream)):
+        reader = FrameReader(9, {header_info(frame): recognise})
+        is_known = (one := only(piece)) and header_info(one) == header_info(frame)
+        assert reader.feed_alone(piece) == (one if is_known else None)
+    assert reader.feed(encoded([frame])[:-1]) == []
+    assert reader.feed_alone(encoded([frame])) is None, "the frame before has not come in whole"
+    assert FrameReader().feed_alone(encoded([frame])) is None, "nobody recognises it"
 
 
 @given(STREAM)

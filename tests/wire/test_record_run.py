@@ -9,7 +9,8 @@ from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, record_size_at
-from reliable_mq.wire.record_encode import RecordRun, encode_record, topic_part
+from reliable_mq.wire.record_encode import encode_record, topic_part
+from reliable_mq.wire.record_run import RecordRun
 from reliable_mq.wire.record_scan import claimed_size_at, is_of_newer_version
 
 MESSAGE = st.tuples(I32, st.binary(max_size=60), st.binary(max_size=60))

@@ -30,7 +30,7 @@ from reliable_mq.wire.record_scan import (
 )
 
 RECORDS = st.lists(RECORD, min_size=1, max_size=5) | st.builds(
-    lambda record, count: [record] * count, RECORD, st.integers(1, 5)
+    lambda record, count: [record] * count, RECORD, st.integers(1, 20)
 )
 
 

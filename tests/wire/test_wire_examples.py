@@ -34,13 +34,8 @@ from reliable_mq.wire.record import (
     pack_host,
     properties_behind_body,
 )
-from reliable_mq.wire.record_encode import (
-    RecordRun,
-    encode_record,
-    record_size,
-    record_sizes,
-    topic_part,
-)
+from reliable_mq.wire.record_encode import encode_record, record_size, record_sizes, topic_part
+from reliable_mq.wire.record_run import RecordRun
 from reliable_mq.wire.record_scan import (
     are_valid,
     head_at,

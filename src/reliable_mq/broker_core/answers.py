@@ -7,14 +7,13 @@ that wait for the records of one turn wait together: these records become durabl
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import pairwise, repeat
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
-from reliable_mq.wire.frame import JSON, ROCKETMQ, encode_head
+from reliable_mq.wire.frame import JSON, ROCKETMQ, encode_frame, encode_head
 from reliable_mq.wire.java_int import I32_MAX, I64_MAX
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.message_id import encode_offset_message_id
@@ -59,7 +58,8 @@ class Answers:
     def when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Send a reply when the log before `end` is stored as the flush type promises."""
         self.held.append((connection, frame))
-        self._held_end = max(self._held_end, end)
+        if end > self._held_end:  # noqa: PLR1730 - a call of max() costs more than the rest
+            self._held_end = end
 
     def all_when_stored(self, connection: int, end: int, frames: Iterable[bytes]) -> None:
         """Send several replies as `when_stored` does; `end` is that of the last one's record."""
@@ -79,7 +79,8 @@ class Answers:
         With ASYNC_FLUSH an older `end` is reported again when it is durable. It releases nothing.
         """
         withheld, count = self._withheld, 0
-        self.released = max(self.released, end)
+        if end > self.released:  # noqa: PLR1730 - as above
+            self.released = end
         while withheld and withheld[0][0] <= end:
             answers = withheld.popleft()[1]
             count += len(answers)
@@ -93,6 +94,11 @@ class Answers:
             self._withhold(log_end)
         ready, self.ready = self.ready, []
         return ready
+
+    def end_sends(self, log_end: int) -> None:
+        """End a turn of sends; only their replies wait."""
+        if self.held:
+            self._withhold(log_end)
 
     def take_ready(self) -> list[Answer]:
         """Return the replies that may leave now."""
@@ -124,11 +130,9 @@ class SendReply:
 
     def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
         self._host = encode_offset_message_id(ip, port, 0)[:-16]
-        host = bytes.fromhex(self._host)
-        self._id_size = len(host) + 8
-        self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
+        self._batch_template = b"%b".join(self._template.rsplit(_FORMS[0], 1))
         self._compact_templates: dict[tuple[int, int], bytes] = {}
         shortest, longest = self._template % ((0,) * 4), self._template % ((-I64_MAX,) * 4)
         # The bytes before the header, by the header's length
@@ -184,8 +188,13 @@ class SendReply:
         if not (offsets or recall_handle):
             numbers = place.commit_log_offset, queue_id, place.queue_offset, command.opaque
             return self.encode_plain(command.serialize_type, numbers)
-        packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
-        message_id = packed.hex(",", self._id_size).upper()
+        places = offsets or (place.commit_log_offset,)
+        packed = struct.pack(f">{len(places)}q", *places)
+        later_ids = packed.hex(",", 8).upper().replace(",", f",{self._host}")
+        if command.serialize_type == JSON and not recall_handle:
+            own = later_ids.encode(), queue_id, place.queue_offset, command.opaque
+            return encode_frame(JSON, self._batch_template % own)
+        message_id = self._host + later_ids
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle

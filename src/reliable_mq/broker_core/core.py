@@ -53,6 +53,7 @@ from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
+from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
@@ -82,7 +83,7 @@ log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _ORDERS_INTERVAL_MS = 3600 * 1_000
-_INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log; at 1 KiB each, indexing takes 3 s
+_INDEX_PUT_OFF_MAX_MS = 2_000
 # Budgets for replies to waiting pulls in microseconds of work: in one turn for those that messages
 # wake, in one tick for those whose wait is over. Many pulls may wait for one message or one time,
 # and other requests must not wait for all of them.
@@ -123,6 +124,8 @@ class BrokerCore:
         self._is_encoding_offsets = False
         self._offsets_of = 0  # the checkpoints whose offsets are being encoded end here
         self._resets_of: dict[tuple[str, str, int], popped.ResetNote] = {}  # they have these
+        self._indexed_ms = 0  # when the index had all messages
+        self._is_index_late = False
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves", "orders"), 0
         )
@@ -182,7 +185,7 @@ class BrokerCore:
         )
         state.topics.version.advance(now_ms)
         state.topics_changed()
-        state.started_ms = now_ms
+        state.started_ms = self._indexed_ms = now_ms
         progress = load_progress(self._disk)
         deletions = state.store.deletions
         if not state.topics.is_ours:
@@ -210,7 +213,6 @@ class BrokerCore:
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
-        state.store.on_dispatch = self._note_arrival
 
     def _save_now(self, path: str, text: str) -> None:
         """Write a file at once, if there is room."""
@@ -268,23 +270,27 @@ class BrokerCore:
         shapes = SendShapes(partial(plain_form, self.state, host), self.decode)
         return shapes.known, shapes.decode
 
-    def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> None:
-        """Handle one command; its actions leave with the next turn."""
+    def receive(self, connection: PeerConnection, command: Command, now_ms: int) -> bool:
+        """Handle one command; its actions leave with the next turn.
+
+        Return whether these are only plain sends, for which `take_sends` is enough.
+        """
         if type(command) is KnownSends:
-            self._take_known(connection, command, now_ms)
-            return
+            return self._take_known(connection, command, now_ms)
         if command.flag & REPLY_FLAG:
             self._take_answer(connection, command)
         else:
             self._handle(Request(connection, command, now_ms))
+        return False
 
-    def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> None:
+    def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> bool:
         """Store sends of a known shape; those that are more than plain are handled in general."""
         is_open = self._handler_of is self._unwatched
         stored = send_known(self.state, connection, sends, now_ms) if is_open else 0
         if stored < len(sends.bodies):
             for command in sends.in_general(self.decode)[stored:]:
                 self._handle(Request(connection, command, now_ms))
+        return stored == len(sends.bodies)
 
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""
@@ -392,6 +398,18 @@ class BrokerCore:
             statistics.note_turn_end(batch.end if batch else None, began_ms, now_ms)
         return turn
 
+    def take_sends(self, began_ms: int = 0, now_ms: int = 0) -> LogBatch | None:
+        """Return the batch of a turn in which only plain sends came; see `receive`.
+
+        They add nothing else to a turn. What others have left waits for its own turn.
+        """
+        state = self.state
+        batch = state.store.take_batch()
+        if batch is not None:
+            state.answers.end_sends(batch.end)
+            state.statistics.note_turn_end(batch.end, began_ms, now_ms)
+        return batch
+
     def stored(
         self,
         end: int,
@@ -423,8 +441,8 @@ class BrokerCore:
                 room. Replies are released and the stored records are visible by then. The store
                 must not be used any more.
         """
-        state, store = self.state, self.state.store
-        answers = state.answers
+        state = self.state
+        store, answers = state.store, state.answers
         if durable:
             store.log.mark_durable(end)
         else:
@@ -434,7 +452,8 @@ class BrokerCore:
             answer(answers.take_ready())
         if report is not None:
             report()
-        store.dispatch_up_to(end)
+        is_awaited = state.pulls.waiting or state.pops.waiting or state.notifications.waiting
+        store.dispatch_up_to(end, self._note_arrival if is_awaited else None)
         if durable:
             self._note_durable(end)
         if self._arrived:
@@ -480,9 +499,6 @@ class BrokerCore:
         self.state.files.saved(now_ms, seconds)
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
-        state = self.state
-        if not (state.pulls.waiting or state.pops.waiting or state.notifications.waiting):
-            return
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
         if tags_codes is None:
@@ -543,6 +559,7 @@ class BrokerCore:
         state.calls.expire(now_ms)
         if not config.is_slave:
             self._store_what_is_due(now_ms)
+        self._note_index(now_ms)
         self._save_offsets(now_ms)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
@@ -622,8 +639,8 @@ class BrokerCore:
 
     @property
     def is_index_wanted(self) -> bool:
-        """Whether indexing must run now: a query waits for it, or it is too far behind."""
-        return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
+        """Whether indexing must run now: a query waits for it, or it was put off long enough."""
+        return self._is_index_late or bool(self.state.waiting_queries)
 
     @property
     def created(self) -> int:
@@ -646,10 +663,17 @@ class BrokerCore:
             state.is_index_stuck = True
             if not was_stuck:
                 broker_events.INDEX_STUCK.log(log, error=error)
+        self._note_index(now_ms)
         is_behind = not (state.store.is_indexed or state.is_index_stuck)
         if state.waiting_queries and not is_behind:
             self._handle(state.waiting_queries.popleft())
         return is_behind or bool(state.waiting_queries)
+
+    def _note_index(self, now_ms: int) -> None:
+        """Note whether the index has all messages, or was put off for too long."""
+        if self.state.store.is_indexed or now_ms < self._indexed_ms:  # the clock went back
+            self._indexed_ms = now_ms
+        self._is_index_late = now_ms - self._indexed_ms >= _INDEX_PUT_OFF_MAX_MS
 
     def _save_counts(self) -> None:
         state = self.state

@@ -22,7 +22,7 @@ from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.creators import Creators
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
-from reliable_mq.broker_core.delivery.half import SETTLED_TAG, PendingHalves
+from reliable_mq.broker_core.delivery.half import PendingHalves
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.pop_orders import PopOrders
@@ -36,7 +36,7 @@ from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.guests import Guests
 from reliable_mq.broker_core.long_works import LongWorks
 from reliable_mq.broker_core.member_notices import MemberNotices
-from reliable_mq.broker_core.names import DEFAULT_TOPIC, OP_TOPIC
+from reliable_mq.broker_core.names import DEFAULT_TOPIC, OP_TOPIC, SETTLED_TAG
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.replicated_answers import answers_of

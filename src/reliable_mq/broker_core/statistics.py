@@ -107,7 +107,8 @@ class _Time:
     def add(self, count: int, each_ms: int) -> None:
         """Add `count` operations; a negative time, after the clock went back, counts as 0."""
         self._count += count
-        self._spent_ms += count * max(each_ms, 0)
+        if each_ms > 0:
+            self._spent_ms += count * each_ms
 
     def of(self, count: int) -> int:
         """Return the share of `count` of the operations."""
@@ -184,11 +185,12 @@ class Statistics:
     def stored(self, end: int, released: int, now_ms: int) -> None:
         """Note that the log is stored up to `end`, and that `released` sends were answered."""
         handed = self._handed
-        oldest_ms = newest_ms = -1
+        if not handed or handed[0][0] > end:
+            return
+        oldest_ms = newest_ms = handed.popleft()[1]
         while handed and handed[0][0] <= end:
             newest_ms = handed.popleft()[1]
-            oldest_ms = newest_ms if oldest_ms < 0 else oldest_ms
-        if released and oldest_ms >= 0:
+        if released:
             self._put_time.add(released, now_ms - (oldest_ms + newest_ms) // 2)
 
     def sent_back(self, group: str, topic: str, now_ms: int) -> None:

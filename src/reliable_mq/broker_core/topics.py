@@ -19,8 +19,8 @@ from reliable_mq.broker_core.names import (
     reply_topic,
     revive_topic,
 )
-from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.disk import RowsText
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import TABLE_SIZE_MAX

@@ -22,6 +22,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.controlled_broker import ControlledBroker, is_controlled
+from reliable_mq.runtime.freed_memory import keep_freed_memory
 from reliable_mq.runtime.garbage import keep_collections_short
 from reliable_mq.runtime.tls_settings import take_tls
 from reliable_mq.telemetry import broker_events
@@ -205,6 +206,7 @@ async def _serve(
         server = ControlledBroker(options) if is_controlled(options) else BrokerServer(options)
         server.role.on_end = stop.set
         keep_collections_short()
+        keep_freed_memory()
         if not await _started(server, options, stop):
             return False
         endpoint = None

@@ -9,6 +9,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,6 +77,7 @@ Runs = Annotated[
 ]
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Names of settings in glibc's malloc.h."""
+_TRIM_SECONDS = 60.0
 
 
 @takes_options_of(options.named_place_of, "place")
@@ -121,7 +123,7 @@ def command(
         raise UsageError(
             f"--users {users}: there is no such file; make it with --users {users} --add-user NAME"
         )
-    _give_memory_back()
+    trim = _give_memory_back()
     log_options.write_log(log_format, log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     mq = application_of(place, "console", broker="" if place.application else broker)
@@ -137,7 +139,7 @@ def command(
         increment_options=_words(increment_options),
     )
     try:
-        asyncio.run(_serve(uvicorn, app, host, port))
+        asyncio.run(_serve(uvicorn, app, host, port, trim))
     finally:
         mq.close()
 
@@ -149,18 +151,27 @@ def _words(text: str) -> list[str]:
         raise UsageError(f"--increment-options: {error}") from error
 
 
-def _give_memory_back() -> None:
+def _give_memory_back() -> Callable[[], None] | None:
     """Let the allocator of glibc keep little of what is freed; elsewhere, nothing is done.
 
     Each reading has a thread, and glibc gives threads up to eight arenas for a core: each keeps
-    what was freed in it. A page of 500 rows is large, and is freed at once.
+    what was freed in it. A page of 500 rows is large, and is freed at once. Returns what gives
+    back the pages between what is in use; None: there is no such thing here.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        mallopt, trim = library.mallopt, library.malloc_trim
     except (AttributeError, OSError, TypeError):
-        return
+        return None
     mallopt(_ARENA_MAX, 2)
     mallopt(_MMAP_THRESHOLD, 128 * 1024)
+    return lambda: trim(0)
+
+
+async def _trim_again(trim: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        trim()
 
 
 def _is_here(host: str) -> bool:
@@ -187,7 +198,9 @@ def _add_user(users: Path | None, name: str, role: str) -> None:
     say(f"{name} may log in as {role}")
 
 
-async def _serve(uvicorn: Any, app: Any, host: str, port: int) -> None:
+async def _serve(
+    uvicorn: Any, app: Any, host: str, port: int, trim: Callable[[], None] | None = None
+) -> None:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host.strip("[]"), port), family=family)
@@ -216,7 +229,10 @@ async def _serve(uvicorn: Any, app: Any, host: str, port: int) -> None:
             await asyncio.sleep(0.01)
         print(f"ready console=http://{shown}:{listener.getsockname()[1]}", flush=True)
         stopping = asyncio.create_task(stop.wait())
+        trimming = asyncio.create_task(_trim_again(trim)) if trim is not None else None
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await serving
         stopping.cancel()
+        if trimming is not None:
+            trimming.cancel()

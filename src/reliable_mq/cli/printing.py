@@ -1,21 +1,23 @@
 """Shared by the verbs for people: how rows and values are printed, and how a question is asked.
 
-Imports no database library: a command that only asks a cluster must not wait for one.
+Imports no database library: a command that only asks a cluster must not wait for one. Rich, which
+lays out tables, is imported for a table.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
 _CELL_LENGTH_MAX = 1_000  # characters of a value in a table
 _LINE_LENGTH_MAX = 20_000
@@ -70,11 +72,14 @@ def print_rows(
 
 def _table_within(
     width: int, columns: Sequence[str], cells: Sequence[Sequence[str]]
-) -> RichTable | None:
+) -> "RichTable | None":
     """Return a table whose ids and keys stay on one line; None: they need more than this width.
 
     A person copies ids and keys into the next command. Other values are folded.
     """
+    from rich.cells import cell_len  # noqa: PLC0415 - for tables only
+    from rich.table import Table as RichTable  # noqa: PLC0415 - for tables only
+
     table = RichTable(box=None)
     for place, name in enumerate(columns):
         heading = _heading(name)
@@ -100,8 +105,10 @@ def _heading(name: str) -> str:
     return name.replace("_", " ")
 
 
-def plain_console(width: int | None = None) -> Console:
+def plain_console(width: int | None = None) -> "Console":
     """Return a console that prints text unchanged: "[/a]" in a note is not rich's markup."""
+    from rich.console import Console  # noqa: PLC0415 - the pages of the console take ages only
+
     return Console(width=width, markup=False, emoji=False)
 
 

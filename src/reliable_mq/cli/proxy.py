@@ -16,6 +16,7 @@ from reliable_mq.errors import AddressRefused, ConfigurationError
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.connection_limits import take_limits
+from reliable_mq.runtime.freed_memory import keep_freed_memory
 from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.garbage import keep_collections_short
 from reliable_mq.runtime.self_signed import endpoint_tls
@@ -92,6 +93,7 @@ async def _serve(
     server = GrpcServer(gateway, tls=tls, limits=limits, authenticate=authenticate)
     with stop_signals() as stop:
         keep_collections_short()
+        keep_freed_memory()
         try:
             await server.bind(*at)
         except AddressRefused as error:

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import Prepared, PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import StubEvent, next_status
 
@@ -147,6 +147,25 @@ class SqlConfirmation:
             statements.confirm_complete.execute(connection, values)
         if alone:
             statements.confirm_alone.execute(connection, values | places)
+
+    def at_commit(
+        self,
+        connection: Connection,
+        group: str,
+        message_id: str,
+        now: float,
+        position: StoredCopy | None,
+    ) -> Prepared | None:
+        """Return the confirmation of one message, to be sent with the COMMIT; None: `confirm` it.
+
+        Only for a message whose stub is here and requires `group` alone. Then nothing depends on
+        whether the stub is still unconfirmed.
+        """
+        if not self._takes_places:
+            return None
+        values = {"id": message_id, "at": utc_datetime(now), "alone": group}
+        places = self._places_of_one(position)
+        return self._one.confirm_alone.for_trip(connection, values | places)
 
     def _places_of_one(self, position: StoredCopy | None) -> dict[str, object]:
         """Return the parameters about the place of one message, if the statement has them."""

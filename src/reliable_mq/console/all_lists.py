@@ -7,8 +7,9 @@ from reliable_mq.console.file_runs import RUN_FILE_FINDINGS, RUN_FILES
 from reliable_mq.console.list_cluster import BROKERS, GROUPS, PERIODIC, QUEUES, TOPICS
 from reliable_mq.console.list_dead_letters import DEAD_LETTERS
 from reliable_mq.console.list_ledgers import AUDIT, ESCALATIONS, LOGS
-from reliable_mq.console.list_runs import FINDINGS, RUNS, VERDICTS
+from reliable_mq.console.list_runs import FINDINGS, RUNS
 from reliable_mq.console.list_stubs import STUBS
+from reliable_mq.console.list_verdicts import VERDICT_DAYS, VERDICTS
 from reliable_mq.console.list_waiting import HALVES, TIMERS
 from reliable_mq.console.list_workers import WORKERS
 from reliable_mq.console.lists import RowList
@@ -17,7 +18,7 @@ ROW_LISTS: tuple[RowList, ...] = (
     *(DEAD_LETTERS, STUBS, ESCALATIONS, LOGS),
     *(GROUPS, QUEUES, TOPICS, BROKERS, WORKERS),
     *(HALVES, TIMERS, PERIODIC),
-    *(RUNS, FINDINGS, VERDICTS, RUN_FILES, RUN_FILE_FINDINGS),
+    *(RUNS, FINDINGS, VERDICTS, VERDICT_DAYS, RUN_FILES, RUN_FILE_FINDINGS),
     AUDIT,
 )
 

@@ -1,16 +1,18 @@
 """`console_app` returns the console as an ASGI application; `mount` puts it into another one."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import ExtraMissing
+from reliable_mq.misspelt import names_checked
 
 for _module in ("starlette", "jinja2", "prometheus_client"):
     if find_spec(_module) is None:
@@ -29,7 +31,7 @@ from reliable_mq.console.figures import ConsoleFigures  # noqa: E402
 from reliable_mq.console.file_records import stores_of  # noqa: E402
 from reliable_mq.console.file_runs import RUN_FILES  # noqa: E402
 from reliable_mq.console.guard import Allow, Door, Oidc, PageGuard  # noqa: E402
-from reliable_mq.console.mounted import ConsoleBeside, checked_place  # noqa: E402
+from reliable_mq.console.mounted import ConsoleBeside, checked_place, end_with  # noqa: E402
 from reliable_mq.console.pages import Pages  # noqa: E402
 from reliable_mq.console.rendering import Renderer  # noqa: E402
 from reliable_mq.console.saved_filters import SavedFilters  # noqa: E402
@@ -44,6 +46,21 @@ if TYPE_CHECKING:
     from reliable_mq.console.http_oidc import OidcProvider, OidcSettings
 
 
+class ConsoleOptions(TypedDict, total=False):
+    """Options of a console; see `console_app`."""
+
+    users: Path | str | None
+    allow: Allow | None
+    broker: str
+    secret: str
+    trace_url: str
+    runs: Path | str | None
+    stores: Sequence[str]
+    oidc: "OidcSettings | None"
+    increment_options: Sequence[str]
+
+
+@names_checked
 def console_app(
     mq: ReliableMQ,
     *,
@@ -60,7 +77,8 @@ def console_app(
     """Return the console of an application as an ASGI application.
 
     Without `users`, `oidc` and `allow`, everybody who reaches it by a name of this machine is an
-    admin.
+    admin. The end of its lifespan ends its work. An application that mounts it itself runs that
+    lifespan in its own: `async with console.router.lifespan_context(console)`.
 
     Args:
         mq: the application.
@@ -115,64 +133,34 @@ def console_app(
     )
 
 
-def mount(
-    app: Any,
-    path: str,
-    *,
-    mq: ReliableMQ,
-    users: Path | str | None = None,
-    allow: Allow | None = None,
-    broker: str = "",
-    secret: str = "",
-    trace_url: str = "",
-    runs: Path | str | None = None,
-    stores: Sequence[str] = (),
-    oidc: "OidcSettings | None" = None,
-    increment_options: Sequence[str] = (),
-) -> Any:
+def mount(app: Any, path: str, *, mq: ReliableMQ, **options: Unpack[ConsoleOptions]) -> Any:
     """Mount the console into an application of Starlette or FastAPI, or beside another one.
 
     Returns the application to serve. That of Starlette and FastAPI is `app`; an application that
     cannot mount others, such as that of Django, stays as it is, and is a part of the returned one.
+    The console starts after the application, and ends before it: its lifespan is inside of that of
+    the application. So mount it before the application starts.
 
     Args:
         app: the application, for ASGI.
         path: where, such as "/mq".
         mq: the application's messaging.
-        users: see `console_app`.
-        allow: see `console_app`.
-        broker: see `console_app`.
-        secret: see `console_app`.
-        trace_url: see `console_app`.
-        runs: see `console_app`.
-        stores: see `console_app`.
-        oidc: see `console_app`.
-        increment_options: see `console_app`.
+        options: see `console_app`; one of `users`, `oidc` and `allow` is needed.
 
     Raises:
         ConfigurationError: nobody says who may see it. The address at which the application is
             served is not known here.
     """
-    if users is None and allow is None and oidc is None:
+    if all(options.get(each) is None for each in ("users", "oidc", "allow")):
         raise ConfigurationError(
             "a mounted console needs users= (a file), oidc= or allow= (a function): else everybody"
             " who reaches the application could use it"
         )
-    console = console_app(
-        mq,
-        users=users,
-        allow=allow,
-        broker=broker,
-        secret=secret,
-        trace_url=trace_url,
-        runs=runs,
-        stores=stores,
-        oidc=oidc,
-        increment_options=increment_options,
-    )
+    console = console_app(mq, **options)
     if not hasattr(app, "mount"):
         return ConsoleBeside(app, checked_place(path), console)
     app.mount(checked_place(path), console)
+    end_with(app, console)
     return app
 
 
@@ -208,16 +196,26 @@ def _log_in_routes(provider: "OidcProvider", render: Renderer, seal: Seal) -> li
     return OidcPages(provider, render, seal).routes()
 
 
-def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Any:
-    from prometheus_client import (  # noqa: PLC0415 - an extra
-        CONTENT_TYPE_LATEST,
-        CollectorRegistry,
-        ProcessCollector,
-        generate_latest,
-    )
+def _metrics_of(mq: ReliableMQ, figures: ConsoleFigures) -> Callable[[], tuple[bytes, str]]:
+    """Return what serves the figures. A console that nobody scrapes does not load Prometheus."""
+    lock = threading.Lock()
+    made: list[Any] = []
 
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    mq.meter(registry).register_databases()
-    registry.register(SampleCollector(figures.samples, "console"))
-    return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)
+    def served() -> tuple[bytes, str]:
+        from prometheus_client import (  # noqa: PLC0415 - see above
+            CONTENT_TYPE_LATEST,
+            CollectorRegistry,
+            ProcessCollector,
+            generate_latest,
+        )
+
+        with lock:
+            if not made:
+                registry = CollectorRegistry()
+                ProcessCollector(registry=registry)
+                mq.meter(registry).register_databases()
+                registry.register(SampleCollector(figures.samples, "console"))
+                made.append(registry)
+        return generate_latest(made[0]), CONTENT_TYPE_LATEST
+
+    return served

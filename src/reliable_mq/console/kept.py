@@ -5,8 +5,8 @@ A page waits for a reading only for a moment. If its source is away, the page sh
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from reliable_mq.database.sql_faults import fault_line
 
@@ -96,3 +96,38 @@ class KeptValue(Generic[T]):
             done, self._reading = self._reading, None
         if done is not None:
             done.set()
+
+
+class KeptResults:
+    """Results of slow statements, by a key, for a while: of pages that are asked for again.
+
+    Invariant: at most `most` are kept, the newest ones.
+
+    Args:
+        seconds: for how long a result is good.
+        most: so many are kept.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, seconds: float, most: int = 32, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return the result of a key; read it if there is none, or if it is old."""
+        with self._lock:
+            read_at, value = self._kept.get(key, (-self._seconds, None))
+        if self._clock() - read_at < self._seconds:
+            return cast("T", value)
+        found = read()
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = self._clock(), found
+            while len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
+        return found

@@ -9,8 +9,8 @@ from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, Want
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import Window, page_of, where_equal
 from reliable_mq.database.row_values import LogState
-from reliable_mq.database.sql_consume_log_table import consumed_rows, received_rows
-from reliable_mq.database.sql_types import has_no_id_time
+from reliable_mq.database.sql_consume_log_table import consumed_rows, failed_rows, received_rows
+from reliable_mq.database.sql_types import PARTIAL_INDEXES, dialect_family, has_no_id_time
 from reliable_mq.database.sql_windows import SLACK, read_by_indexes, times_span
 from reliable_mq.escalate.audit_filter import AuditFilter
 from reliable_mq.escalate.escalation import EscalationKind
@@ -32,25 +32,41 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         found = where_equal(
             found, wanted, message=log.message_id, group=log.consumer_group, topic=log.topic
         )
-        state, group = wanted.text("state"), wanted.text("group")
+        state = wanted.text("state")
         if state:
             rows_of = received_rows if state == "received" else consumed_rows
             found = found.where(rows_of(table))
         if wanted.values.get("failed"):
-            found = found.where(log.failure.is_not(None))
+            found = found.where(failed_rows(table))
         if wanted.values.get("since"):
             found = found.where(log.create_date >= wanted.values["since"])
         if wanted.values.get("until"):
             found = found.where(log.create_date < wanted.values["until"])
-        # The index of attempts that have no effect yet, the primary key, or the index of messages.
-        served = [received_rows(table)] if state == "received" else []
-        if group and not served:
-            served = [log.consumer_group == group]
-        served += _before(connection, table, wanted.values.get("until"))
-        window = None if wanted.text("message") else Window((log.message_id,), served)
+        window = None
+        if not wanted.text("message"):
+            is_costly = bool(wanted.text("group") or wanted.values.get("failed"))
+            served = _served(connection, table, wanted)
+            window = Window((log.message_id,), served, is_costly)
         key = (log.message_id, log.consumer_group)
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_log_row(row) for row in rows], after)
+
+
+def _served(connection: Connection, logs: Table, wanted: WantedPage) -> list[ColumnElement[bool]]:
+    """Return which rows a page looks through; an index has them in the order of their messages.
+
+    That is the index of attempts without an effect yet, of failed attempts, of the group, or of
+    all messages. MySQL has no index of failed attempts.
+    """
+    rows = _before(connection, logs, wanted.values.get("until"))
+    has_partial = dialect_family(connection.dialect.name) in PARTIAL_INDEXES
+    if wanted.text("state") == "received":
+        return [received_rows(logs), *rows]
+    if wanted.values.get("failed") and has_partial:
+        return [failed_rows(logs), *rows]
+    if wanted.text("group"):
+        return [logs.c.consumer_group == wanted.text("group"), *rows]
+    return rows
 
 
 def _before(

@@ -1,20 +1,24 @@
-"""The lists of reconciliation, from the tables of a database: its runs, and their findings."""
+"""The lists of reconciliation, from the tables of a database: its runs, and their findings.
+
+`list_verdicts` counts the findings.
+"""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, Table, exists, func, inspect, select
+from sqlalchemy import Select, Table, func, inspect, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_pages import Window, can_be_stored, page_of, part_of, where_equal
+from reliable_mq.console.sql_pages import Window, can_be_stored, page_of, where_equal
 from reliable_mq.database.sql_run_tables import known_tables, of_known_runs
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
-_NO_TABLES = (
+NO_TABLES = (
     "no reconciliation has written to this database: begin one with reliable-mq reconcile",
 )
+"""Why a list of a database has no rows: the line that its page shows."""
 _TOLD_FIRST = ("dead_letter_reason", "note")
 """What a person asks for first in the evidence of a finding."""
 
@@ -32,7 +36,7 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         table, _ = known_tables(database.prefix)
         if not inspect(connection).has_table(table.name):
-            return ListPage((), away=_NO_TABLES)
+            return ListPage((), away=NO_TABLES)
         column = table.c
         found = select(
             *(column.run_id, column.kind, column.previous_run_id, column.as_of, column.since),
@@ -108,15 +112,16 @@ def _findings(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         runs, table = known_tables(database.prefix)
         if not inspect(connection).has_table(table.name):
-            return ListPage((), away=_NO_TABLES)
+            return ListPage((), away=NO_TABLES)
         column = table.c
         found = matching_findings(table, wanted)
-        key, window = (column.run_id, column.message_id, column.consumer_group), None
+        run, is_costly = wanted.text("run"), bool(wanted.text("not_in"))
+        key = [column.run_id, column.message_id, column.consumer_group]
+        if run:  # else PostgreSQL would compare the run of each finding, from its first one on
+            del key[0]
+        window: Window | None = Window(key, [column.run_id == run] if run else [], is_costly)
         if wanted.text("message"):
-            found = found.where(of_known_runs(table, runs))
-        else:
-            run = wanted.text("run")
-            window = Window(key, [column.run_id == run] if run else [])
+            found, window = found.where(of_known_runs(table, runs)), None
         rows, after = page_of(connection, found, key, wanted.cursor, wanted.limit, window)
     return ListPage([_finding_row(sources, row) for row in rows], after)
 
@@ -135,14 +140,14 @@ def matching_findings(table: Table, wanted: WantedPage) -> Select[Any]:
     )
     if wanted.text("not_in"):
         other = table.alias()
-        found = found.where(
-            ~exists().where(
-                other.c.run_id == wanted.text("not_in"),
-                other.c.message_id == column.message_id,
-                other.c.consumer_group == column.consumer_group,
-                other.c.verdict == column.verdict,
-            )
+        there = select(other.c.verdict).where(
+            other.c.run_id == wanted.text("not_in"),
+            other.c.message_id == column.message_id,
+            other.c.consumer_group == column.consumer_group,
         )
+        # A value, so that its key is looked up for each finding: PostgreSQL would join all of the
+        # other run, as it takes a window for larger than it is.
+        found = found.where(func.coalesce(there.scalar_subquery(), "") != column.verdict)
     return found
 
 
@@ -198,42 +203,4 @@ FINDINGS = RowList(
     page=_findings,
     of_database=True,
     id_of=finding_id,
-)
-
-
-def _verdicts(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
-    with sources.reading(wanted.database) as (database, connection):
-        _, table = known_tables(database.prefix)
-        if not inspect(connection).has_table(table.name):
-            return ListPage((), away=_NO_TABLES)
-        column = table.c
-        run = wanted.text("run")
-        if not run:
-            run = connection.execute(select(func.max(column.run_id))).scalar_one() or ""
-        number = func.count()
-        by = (column.topic, column.consumer_group, column.verdict)
-        found = select(*by, number.label("findings")).where(column.run_id == run).group_by(*by)
-        if wanted.text("topic"):
-            found = found.where(column.topic == wanted.text("topic"))
-        ordered = found.order_by(number.desc(), *by)
-        rows = [{"run_id": run, **row._mapping} for row in connection.execute(ordered)]
-    page, after = part_of(rows, wanted.cursor, wanted.limit)
-    return ListPage(page, after)
-
-
-VERDICTS = RowList(
-    name="verdicts",
-    title="Verdicts",
-    summary="How many findings of each verdict a run has, by topic and group: of the newest run.",
-    empty="No finding matches: the run was clean, or there is no such run.",
-    columns=(
-        ListColumn("topic", "Topic"),
-        ListColumn("consumer_group", "Group"),
-        ListColumn("verdict", "Verdict"),
-        ListColumn("findings", "Findings", "number"),
-        ListColumn("run_id", "Run", "run"),
-    ),
-    fields=(Field("run", "Run"), Field("topic", "Topic")),
-    page=_verdicts,
-    of_database=True,
 )

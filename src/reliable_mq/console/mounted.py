@@ -1,10 +1,14 @@
-"""Puts the console beside an ASGI application that mounts none itself, such as that of Django.
+"""Lets the console live in another ASGI application, or beside one.
 
-Receives requests of both. Requests below the place of the console go to it, the others to the
-application. Both are told of the start and the end of the process. Django knows neither.
+Starlette and FastAPI mount the console, and tell only their own lifespan of start and end: the
+console's is put inside of it. Beside an application that mounts none itself, such as that of
+Django, requests below the place of the console go to it, the others to the application. Both are
+told of the start and the end of the process. Django knows neither.
 """
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.responses import RedirectResponse
@@ -26,6 +30,27 @@ def checked_place(path: str) -> str:
     if not path.startswith("/") or path.endswith("/") or "//" in path:
         raise ConfigurationError(f"mount {path!r}: write a path such as '/mq'")
     return path
+
+
+def end_with(app: Any, console: Starlette) -> None:
+    """Let a console start after the application that mounts it, and end before it.
+
+    Args:
+        app: an application or a router of Starlette or FastAPI. Another one has no such lifespan,
+            and is left as it is.
+        console: the console.
+    """
+    holder = getattr(app, "router", app)
+    own = getattr(holder, "lifespan_context", None)
+    if own is None:
+        return
+
+    @asynccontextmanager
+    async def both(served: Any) -> AsyncIterator[Any]:
+        async with own(served) as state, console.router.lifespan_context(console):
+            yield state
+
+    holder.lifespan_context = both
 
 
 class ConsoleBeside:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
 from reliable_mq.console.signs import Sign
-from reliable_mq.console.signs_machines import of_clocks, of_disks, of_workers
+from reliable_mq.console.signs_machines import of_clocks, of_disks, of_open_brokers, of_workers
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.measuring.sql_latency import Leg, LegTimes
 from reliable_mq.measuring.sql_machines import Machines, SeenProcess
@@ -30,7 +30,7 @@ class LatencyPanel(NamedTuple):
 
 
 def machine_signs(sources: ConsoleSources, lists: set[str]) -> list[Sign]:
-    """Return the signs of disks, clocks and workers, as far as they are known."""
+    """Return the signs of brokers, clocks and workers, as far as they are known."""
     machines: dict[str, Machines] = {}
     ages: list[float] = []
     for name, kept in sources.kept.items():
@@ -42,7 +42,8 @@ def machine_signs(sources: ConsoleSources, lists: set[str]) -> list[Sign]:
     known: tuple[BrokerFacts, ...] = ()
     if brokers.value is not None:
         known = (*brokers.value.brokers, *brokers.value.slaves)
-    found = of_disks(known, brokers.age, lists)
+    found = of_open_brokers(known, brokers.age, lists)
+    found += of_disks(known, brokers.age, lists)
     age = max(ages, default=None)
     found += of_clocks(machines, known, age)
     if machines:

@@ -1,4 +1,4 @@
-"""Signs of machines: the disks of brokers, all clocks, and the processes that work. Pure.
+"""Signs of machines: disks of brokers and who reaches them, clocks, and processes that work. Pure.
 
 Receives what brokers and processes say of themselves. Returns signs as `signs` does.
 """
@@ -13,6 +13,7 @@ from reliable_mq.measuring.sql_machines import Machines, SeenProcess
 
 _NAMED = 3
 """So many machines are named in a sign."""
+_OPEN, _LOG_OPEN = "openToEverybody", "haOpenToEverybody"  # what a broker says of itself
 
 
 def of_disks(brokers: Sequence[BrokerFacts], age: float | None, lists: set[str]) -> list[Sign]:
@@ -36,6 +37,30 @@ def of_disks(brokers: Sequence[BrokerFacts], age: float | None, lists: set[str])
     link = "/brokers" if "brokers" in lists else ""
     figure = f"{known[fullest].used} % full"
     return [Sign("Disk of brokers", state, figure, text or others, age, link)]
+
+
+def of_open_brokers(
+    brokers: Sequence[BrokerFacts], age: float | None, lists: set[str]
+) -> list[Sign]:
+    """Return the sign of brokers that serve strangers; if none does, there is no sign."""
+    served = [_named(each) for each in brokers if each.config.get(_OPEN) == "true"]
+    copied = [_named(each) for each in brokers if each.config.get(_LOG_OPEN) == "true"]
+    texts = []
+    if served:
+        texts.append(
+            f"{', '.join(served[:_NAMED])}: strangers reach it, and need no account and no "
+            "certificate to read and delete every message"
+        )
+    if copied:
+        texts.append(
+            f"{', '.join(copied[:_NAMED])}: whoever reaches its port for slaves gets every message"
+        )
+    if not texts:
+        return []
+    state = State.BAD if copied else State.WARN
+    link = "/brokers" if "brokers" in lists else ""
+    count = len({*served, *copied})
+    return [Sign("Open to everybody", state, f"{count} open", f"{'. '.join(texts)}.", age, link)]
 
 
 def of_clocks(

@@ -28,7 +28,7 @@ from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.namespace import SEPARATOR, Namespace
 from reliable_mq.client.thread_client import Client
 from reliable_mq.console.broker_legs import broker_legs
-from reliable_mq.console.kept import KeptValue
+from reliable_mq.console.kept import KeptResults, KeptValue
 from reliable_mq.console.waiting_at_brokers import waiting_halves, waiting_timers
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import fault_line, known_fault
@@ -64,6 +64,8 @@ FIGURES_SECONDS, CLUSTER_SECONDS, THROUGHPUT_SECONDS, RUN_SECONDS = 3.0, 10.0, 1
 BROKERS_SECONDS, MACHINES_SECONDS, LATENCY_SECONDS, DAY_SECONDS = 15.0, 15.0, 30.0, 300.0
 WAITING_SECONDS = 2.0
 """What waits at brokers is read again after this time: pages that are loaded again read it once."""
+COUNTS_SECONDS = 60.0
+"""The findings of a run are counted again after this time."""
 LESS_PATIENCE = 0.5
 """A page waits so long for what is not the first thing that a person asks."""
 
@@ -141,6 +143,7 @@ class ConsoleSources:
             patience=PART_SECONDS,
         )
         self.brokers = KeptValue(self._cluster_facts, BROKERS_SECONDS, patience=LESS_PATIENCE)
+        self.counts = KeptResults(COUNTS_SECONDS)
         self.kept: dict[str, KeptOfDatabase] = {
             name: self._kept_of(name, database, wait_max)
             for name, database in self.databases.items()

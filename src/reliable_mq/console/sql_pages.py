@@ -23,11 +23,12 @@ class Window(NamedTuple):
     """The rows that a page looks through, if no index serves the whole filter.
 
     `columns`: the first columns of the key; an index has the rows of `where` in their order. The
-    columns of the key behind them are texts.
+    columns of the key behind them are texts. `is_costly`: see `COSTLY_ROWS`.
     """
 
     columns: Sequence[Column[Any]]
     where: Sequence[ColumnElement[bool]] = ()
+    is_costly: bool = False
 
 
 def key_of(cursor: str, key: Sequence[Column[Any]]) -> tuple[Any, ...] | None:
@@ -92,7 +93,8 @@ def page_of(
     wanted, end = wanted.where(*place), None
     if window is not None:
         wanted = wanted.where(*window.where)
-        end = window_end(connection, window.columns, [*window.where, *_at(window, key, after)])
+        looked = [*window.where, *_at(window, key, after)]
+        end = window_end(connection, window.columns, looked, is_costly=window.is_costly)
         if end is not None:
             read_by_indexes(connection)
             wanted = wanted.where(not_before(window.columns, end))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.broker_core.delivery.half import OFFSET_SEPARATOR, SETTLED_TAG
 from reliable_mq.broker_core.names import (
     HALF_TOPIC,
+    OFFSET_SEPARATOR,
     OP_TOPIC,
     SCHEDULE_TOPIC,
+    SETTLED_TAG,
     TIMER_TOPIC,
     TRANSACTION_GROUP,
     is_system_topic,

@@ -24,7 +24,7 @@ from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTra
 from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
 from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
-from reliable_mq.database.thread_world import ConnectionOfSeries, ThreadWorld
+from reliable_mq.database.thread_world import ConnectionOfSeries, FirstRow, ThreadWorld
 from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
@@ -163,9 +163,9 @@ class HandlerRun:
         conflicts = []
         series = self._world.series()
         try:
-            for each, following in zip_longest(ready, ready[1:]):
-                is_followed = following is not None and not following.receipt
-                conflicts += await self._run_one(each, series, is_followed=is_followed)
+            for each, after in zip_longest(ready, ready[1:]):
+                following = after if after is not None and not after.receipt else None
+                conflicts += await self._run_one(each, series, following)
         finally:
             if series is not None:
                 series.release()
@@ -175,16 +175,15 @@ class HandlerRun:
         self,
         attempt: Attempt,
         series: ConnectionOfSeries | None = None,
-        *,
-        is_followed: bool = False,
+        following: Attempt | None = None,
     ) -> list[Attempt]:
         world, attempts, results = self._world, self._attempts, self._results
-        token = attempt.entry.token
+        token, first = attempt.entry.token, FirstRow.UNSENT
         async with world.session() as session:
             try:
                 if series is not None and not attempt.receipt:
-                    series.lend(session)
-                begun = await world.in_session(session, attempts.begin, attempt, results)
+                    first = series.lend(session)
+                begun = await world.in_session(session, attempts.begin, attempt, results, first)
             except Exception as error:  # noqa: BLE001 - told by `unwritten`
                 await self._roll_back(session, series)
                 results[token] = await world.run_blocking(attempts.unwritten, attempt, error)
@@ -195,8 +194,11 @@ class HandlerRun:
             try:
                 if has_run := begun is AttemptStart.RUN:
                     await self._answer(session, attempt)
-                chains = series is not None and is_followed and not attempt.receipt
-                await world.in_session(session, attempts.complete, attempt, has_run, chains)
+                if series is None or attempt.receipt:
+                    following = None
+                first_of_next = await world.in_session(
+                    session, attempts.complete, attempt, has_run, following
+                )
             except Exception as raised:  # noqa: BLE001 - judged by `fail`
                 run = SharedTransaction([attempt])
                 run.begin(attempt)
@@ -208,7 +210,7 @@ class HandlerRun:
             else:
                 results[token] = DONE
                 if series is not None:
-                    series.keep(is_needed=is_followed)
+                    series.keep(is_needed=following is not None, first=first_of_next)
         return []
 
     async def _roll_back(self, session: Any, series: ConnectionOfSeries | None) -> None:

@@ -41,11 +41,14 @@ from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
 from reliable_mq.database.sql_handler_session import HandlerSession
+from reliable_mq.database.sql_prepared import CommitTrip
+from reliable_mq.database.thread_world import FirstRow
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
+from reliable_mq.message import CONFIRM_TO
 from reliable_mq.outcomes import Reject, retry_of_ours
 
 log = logging.getLogger(__name__)
@@ -192,18 +195,30 @@ class ConsumeTransaction:
             connection, attempt.entry, attempt.message
         ) and self.log.insert_consumed(connection, attempt.entry, now)
 
-    def begin(self, session: Session, attempt: Attempt, results: Results) -> AttemptStart:
+    def begin(
+        self,
+        session: Session,
+        attempt: Attempt,
+        results: Results,
+        first: FirstRow = FirstRow.UNSENT,
+    ) -> AttemptStart:
         """Begin an attempt directly before its handler; return the next step.
 
         The CONSUMED rows of the message and of its business key are inserted now, in the handler's
         transaction or savepoint. The insert waits for an open transaction with the same key.
+        `first`: what is known of the message's row already.
         """
         if not session.in_transaction():
             session.begin()
         if attempt.receipt:
             return AttemptStart.RUN  # without a connection: the handler may be long and need none
         connection, now, entry = session.connection(), self._clock(), attempt.entry
-        if not self.log.insert_consumed(connection, entry, now):
+        if first is FirstRow.IN_DOUBT:  # it may be committed without its effect
+            with self.database.engine.begin() as other:  # whatever becomes of this attempt
+                self.log.take_back(other, entry)
+        if first is FirstRow.REFUSED or (
+            first is not FirstRow.INSERTED and not self.log.insert_consumed(connection, entry, now)
+        ):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
         if self.notices.is_forgotten(connection, entry, attempt.message):
             self.suppressed.log(entry)
@@ -268,20 +283,51 @@ class ConsumeTransaction:
         return now
 
     def complete(
-        self, session: HandlerSession, attempt: Attempt, has_run: bool, begins_next: bool = False
-    ) -> None:
-        """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
+        self,
+        session: HandlerSession,
+        attempt: Attempt,
+        has_run: bool,
+        following: Attempt | None = None,
+    ) -> FirstRow:
+        """Finish the only attempt of a transaction if it has run, and commit; see `commit`.
+
+        With a `following` attempt, the next transaction begins. Return what is known of its row.
+        """
         now = self.finish(session, attempt) if has_run else self._clock()
-        entry = attempt.entry
-        self._confirmation.confirm(
-            session.connection(), entry.group, [entry.message_id], now, _positions_of([attempt])
-        )
-        if begins_next:
-            session.commit_and_begin()
-        else:
-            session.commit()
+        entry, connection = attempt.entry, session.connection()
+        trip = self._trip(connection, attempt, following, now)
+        if trip is None:
+            self._confirmation.confirm(
+                connection, entry.group, [entry.message_id], now, _positions_of([attempt])
+            )
+        session.commit_with(trip, begins_next=following is not None)
         if entry.confirm_to:
             self.notices.consumed([entry])
+        if trip is None or trip.changed_behind is None:
+            return FirstRow.UNSENT
+        return FirstRow.INSERTED if trip.changed_behind else FirstRow.REFUSED
+
+    def _trip(
+        self, connection: Connection, attempt: Attempt, following: Attempt | None, now: float
+    ) -> CommitTrip | None:
+        """Return the round trip that confirms, commits and begins the next attempt, if it may.
+
+        The message must say that its stub is here and waits for this group alone. Then nothing
+        depends on the answer of the confirmation.
+        """
+        entry, message = attempt.entry, attempt.message
+        if message.properties.get(CONFIRM_TO) != self.notices.here + entry.group:
+            return None
+        place = _positions_of([attempt]).get(entry.message_id)
+        confirmed = self._confirmation.at_commit(
+            connection, entry.group, entry.message_id, now, place
+        )
+        if confirmed is None:
+            return None
+        begun = None
+        if following is not None:
+            begun = self.log.behind_commit(connection, following.entry, now)
+        return CommitTrip(confirmed, begun)
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
         """Confirm the stubs in this database, and commit everything at once."""

@@ -121,6 +121,11 @@ def consume_log_table(
     for kind, rows in (("received", received_rows(table)), ("untimed", no_time)):
         some = Index(f"{name}_{kind}", table.c.message_id, postgresql_where=rows, sqlite_where=rows)
         only_on(PARTIAL_INDEXES, some)
+    # For people: attempts that failed, of all groups or of one.
+    failed = failed_rows(table)
+    by_message = (table.c.message_id, table.c.consumer_group)
+    some = Index(f"{name}_failed", *by_message, postgresql_where=failed, sqlite_where=failed)
+    only_on(PARTIAL_INDEXES, some)
     return table
 
 
@@ -135,6 +140,11 @@ def consumed_rows(table: Table) -> ColumnElement[bool]:
 def received_rows(table: Table) -> ColumnElement[bool]:
     """Return the condition for the rows of messages that are not consumed yet."""
     return table.c.state == literal_column(str(LogState.RECEIVED.value))
+
+
+def failed_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition for the rows of messages of which an attempt had no effect."""
+    return table.c.failure.is_not(None)
 
 
 def free_keys(table: Table) -> ColumnElement[bool]:

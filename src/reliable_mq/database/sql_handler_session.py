@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import URL, Connection, Dialect, Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import RootTransaction
@@ -35,9 +35,9 @@ _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
 running_session = _running.get
 """Returns the session of the handler that runs here, or None."""
-_begins_next: ContextVar[PoolProxiedConnection | None]  # the connection whose COMMIT does it
-_begins_next = ContextVar("reliable_mq_begins_next", default=None)
+_at_commit: ContextVar["_AtCommit | None"] = ContextVar("reliable_mq_at_commit", default=None)
 _held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
+_ahead: set[Any] = set()  # the driver's connections whose open transaction has a row of the next
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
 _ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
@@ -61,6 +61,7 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
     re.DOTALL,
 )
 _PROBE = "reliable_mq_probe"
+_COMMIT_AND_BEGIN = "COMMIT AND CHAIN"
 # A single statement with this beginning ends no transaction: the functions it calls must not.
 _PLAIN = re.compile(
     r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|REPLACE|WITH|VALUES|SAVEPOINT|RELEASE"
@@ -78,6 +79,37 @@ _IDLE = 0  # libpq's PQTRANS_IDLE
 _NO_SUCH_SAVEPOINT_ON_MYSQL = 1305
 _NO_SUCH_SAVEPOINT = ("3B001", "25P01")  # 25P01: no transaction is open
 _ABORTED = "25P02"  # PostgreSQL executes nothing but a rollback
+
+
+class Trip(Protocol):
+    """Executes a COMMIT together with other statements; see `sql_prepared.CommitTrip`."""
+
+    is_refused: bool
+
+    def commit(self, connection: PoolProxiedConnection, word: str, *, begins_next: bool) -> None:
+        """Execute everything; `word` commits."""
+        ...
+
+
+class _AtCommit(NamedTuple):
+    """What else the next COMMIT of a connection does."""
+
+    connection: PoolProxiedConnection | None
+    begins_next: bool
+    trip: Trip | None
+
+    def commit(
+        self, connection: PoolProxiedConnection, plainly: Callable[[Any], None], *, may_chain: bool
+    ) -> None:
+        """Commit, with everything that is wanted."""
+        begins_next = self.begins_next and may_chain
+        if self.trip is not None:
+            word = _COMMIT_AND_BEGIN if begins_next else "COMMIT"
+            self.trip.commit(connection, word, begins_next=begins_next)
+        elif begins_next:
+            commit_and_chain(connection)
+        else:
+            plainly(connection)
 
 
 class TransactionEnded(UsageError):
@@ -288,17 +320,22 @@ class HandlerSession(Session):
         self.is_committing, self._was_open = True, False
         super().commit()
 
-    def commit_and_begin(self) -> None:
-        """Commit. On PostgreSQL 15 and newer the next transaction of the connection begins with it.
+    def commit_with(self, trip: Trip | None, *, begins_next: bool = False) -> None:
+        """Commit, in a `trip` with other statements if there is one.
 
-        That saves its BEGIN. The caller uses the connection for it at once, or gives it back.
+        `begins_next`: on PostgreSQL 15 and newer the next transaction of the connection begins with
+        it. That saves its BEGIN. The caller uses the connection for it at once, or gives it back.
         """
         ours = None if self._connection is None else self._connection.connection
-        chained = _begins_next.set(ours)
+        at_commit = _at_commit.set(_AtCommit(ours, begins_next, trip))
         try:
             self.commit()
+        except BaseException:
+            if trip is not None and trip.is_refused:
+                self.is_committing = False  # the COMMIT was not executed
+            raise
         finally:
-            _begins_next.reset(chained)
+            _at_commit.reset(at_commit)
 
     def rollback(self) -> None:
         """Roll back, if no handler holds the session."""
@@ -464,30 +501,34 @@ def hold_transactions_of(engine: Engine) -> None:
     execute_many = dialect.do_executemany
 
     def do_commit(connection: PoolProxiedConnection) -> None:
+        if _ahead:
+            _give_way(connection.driver_connection)
         if _is_held(connection):
             # SQLAlchemy treats the transaction as ended either way. The database must do the same:
             # otherwise the next user of the connection would commit what is open.
             dialect.do_rollback(connection)
             raise _not_yours()
         # Listeners of a commit may commit other connections, perhaps without a transaction.
-        if _begins_next.get() is connection and _can_chain(dialect):
-            commit_and_chain(connection)
-        else:
+        wanted = _at_commit.get()
+        if wanted is None or wanted.connection is not connection:
             commit(connection)
+        else:
+            _at_commit.set(None)  # a listener of this commit may commit the connection once more
+            wanted.commit(connection, commit, may_chain=_can_chain(dialect))
 
     def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        if _held:
-            _check(statement, context, dialect.name)
+        if _held or _ahead:
+            _look_at(cursor, statement, context, dialect.name)
         execute(cursor, statement, parameters, context)
 
     def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
-        if _held:
-            _check(statement, context, dialect.name)
+        if _held or _ahead:
+            _look_at(cursor, statement, context, dialect.name)
         execute_plain(cursor, statement, context)
 
     def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        if _held:
-            _check(statement, context, dialect.name)
+        if _held or _ahead:
+            _look_at(cursor, statement, context, dialect.name)
         execute_many(cursor, statement, parameters, context)
 
     # These are documented parts of a dialect. The dialect belongs to this engine alone.
@@ -496,11 +537,33 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
     dialect.do_executemany = do_executemany  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
+    event.listen(engine, "invalidate", _forget)
+
+
+def note_ahead(driver: Any) -> None:
+    """Note that the open transaction of a driver's connection has the row of the next message.
+
+    S6: it must not be committed without the message's effect. Until the connection is lent again,
+    the first statement or COMMIT of somebody else rolls it back, and gets a transaction of its own.
+    """
+    _ahead.add(driver)
+
+
+def take_ahead(driver: Any) -> bool:
+    """Return whether that transaction was left alone; it now belongs to the next message."""
+    is_there = driver in _ahead
+    _ahead.discard(driver)
+    return is_there
+
+
+def _give_way(driver: Any) -> None:
+    if take_ahead(driver):
+        driver.rollback()
 
 
 def commit_and_chain(connection: PoolProxiedConnection) -> None:
     """Commit, and begin the next transaction of the connection, in one statement."""
-    _execute_on(connection, "COMMIT AND CHAIN")
+    _execute_on(connection, _COMMIT_AND_BEGIN)
 
 
 def _can_chain(dialect: Dialect) -> bool:
@@ -511,8 +574,10 @@ def _can_chain(dialect: Dialect) -> bool:
     return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (15,)
 
 
-def _check(statement: str, context: Any, dialect: str) -> None:
-    if context is not None:
+def _look_at(cursor: Any, statement: str, context: Any, dialect: str) -> None:
+    if _ahead:
+        _give_way(getattr(cursor, "connection", None))
+    if _held and context is not None:
         check_statement(statement, context.root_connection, dialect)
 
 
@@ -558,9 +623,15 @@ def _is_held(connection: Connection | PoolProxiedConnection) -> bool:
     return session is not None and session.is_held
 
 
-def _let_go(_connection: object, record: ConnectionPoolEntry, _state: PoolResetState) -> None:
+def _let_go(connection: object, record: ConnectionPoolEntry, _state: PoolResetState) -> None:
     """Forget the session of a connection that returns to its pool."""
     record.info.pop(_SESSION, None)
+    _ahead.discard(connection)
+
+
+def _forget(connection: object, _record: ConnectionPoolEntry, _error: object) -> None:
+    """Forget a connection that is lost."""
+    _ahead.discard(connection)
 
 
 @event.listens_for(HandlerSession, "after_begin")

@@ -9,25 +9,31 @@ Where `run_on_driver` allows it, a statement for one row runs on a cursor of the
 and result in SQLAlchemy cost as much as the statement. This is not done where somebody else wants
 to see the statement: a listener, a log, the guard of a handler's transaction. An error goes through
 SQLAlchemy in any case, so that it is translated, and a lost connection is noticed.
+
+Once psycopg has prepared a statement on a connection, it can also go with a COMMIT (`CommitTrip`).
+psycopg's own pipeline costs more than the round trips that it saves. So the trip uses libpq's.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
+from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.database.sql_handler_session import running_session
+from reliable_mq.database.sql_handler_session import note_ahead, running_session
 from reliable_mq.database.sql_types import UtcDateTime
 
 _on_driver: WeakSet[Dialect] = WeakSet()
 _raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
 
 Treatment = Callable[[Any], Any]
+_IN_TRANSACTION, _COMMAND_OK = 2, 1  # libpq's PQTRANS_INTRANS, PGRES_COMMAND_OK
+_NEEDED = 2  # results of a trip: of the statement before the COMMIT, and of the COMMIT
 
 
 class PreparedStatement:
@@ -69,6 +75,27 @@ class PreparedStatement:
         cursor.close()
         return value
 
+    def for_trip(self, connection: Connection, values: Mapping[str, Any]) -> "Prepared | None":
+        """Return the statement in the form for a `CommitTrip`; None: it must be executed before.
+
+        The driver has prepared it on this connection, in an open transaction, for values of these
+        types. psycopg keeps no public list of that. Where the list is missing, nothing is lost.
+        """
+        if not _may_run_below(connection):
+            return None
+        compiled = self._compiled_for(connection.dialect)
+        driver: Any = connection.connection.driver_connection
+        names = getattr(getattr(driver, "_prepared", None), "_names", None)
+        if compiled is None or not names or driver.pgconn.transaction_status != _IN_TRANSACTION:
+            return None
+        from psycopg._queries import PostgresQuery  # noqa: PLC0415 - an extra
+        from psycopg.adapt import Transformer  # noqa: PLC0415
+
+        query = PostgresQuery(Transformer(driver))
+        query.convert(compiled.text, compiled.given(values))
+        name = names.get((query.query, query.types))
+        return None if name is None else Prepared(name, query.params, query.formats)
+
     def _compiled_for(self, dialect: Dialect) -> "_Compiled | None":
         if dialect.driver not in self._by_driver:
             self._by_driver[dialect.driver] = _compiled(self._statement, dialect)
@@ -100,6 +127,90 @@ class PreparedStatement:
                 _raised.reset(again)
             raise
         return cursor
+
+
+class Prepared(NamedTuple):
+    """A statement under the name that psycopg has given it on one connection, and its values."""
+
+    name: bytes
+    values: Sequence[Any] | None
+    formats: Sequence[int] | None
+
+
+class CommitTrip:
+    """One round trip: a statement, the COMMIT, and perhaps a statement of the next transaction.
+
+    Invariant: if the first statement fails, nothing is committed.
+
+    Args:
+        before: is in the transaction that commits.
+        behind: is in the next transaction, if the COMMIT begins one.
+    """
+
+    def __init__(self, before: Prepared, behind: Prepared | None = None) -> None:
+        self._before = before
+        self._behind = behind
+        #: the first statement failed, so that the COMMIT was not executed
+        self.is_refused = False
+        #: how many rows `behind` has changed; None: it was not sent, or has failed
+        self.changed_behind: int | None = None
+
+    def commit(self, connection: PoolProxiedConnection, word: str, *, begins_next: bool) -> None:
+        """Execute everything; `word` commits.
+
+        Raises:
+            psycopg.Error: one of the first two failed, or the connection is lost.
+        """
+        from psycopg import OperationalError  # noqa: PLC0415 - an extra
+        from psycopg.errors import error_from_result  # noqa: PLC0415
+
+        driver: Any = connection.driver_connection
+        behind = self._behind if begins_next else None
+        try:
+            with driver.lock:
+                trip = _round_trip(driver.pgconn, self._before, word.encode(), behind)
+                results = driver.wait(trip)
+        except BaseException:  # nobody knows what the server has done, and what it will answer
+            driver.close()
+            raise
+        for place, result in enumerate(results[:_NEEDED]):
+            if result.status != _COMMAND_OK:
+                self.is_refused = place == 0 and not driver.closed
+                raise error_from_result(result, encoding=driver.info.encoding)
+        if len(results) < _NEEDED:
+            raise OperationalError("the connection was lost during a COMMIT")
+        if behind is None:
+            return
+        if len(results) > _NEEDED and results[-1].status == _COMMAND_OK:
+            self.changed_behind = results[-1].command_tuples
+            if self.changed_behind:
+                note_ahead(driver)
+        else:  # the insert is tried again in a transaction of its own, and raises its error there
+            with suppress(OperationalError):
+                driver.rollback()
+
+
+def _round_trip(
+    libpq: Any, before: Prepared, word: bytes, behind: Prepared | None
+) -> Generator[Any, Any, list[Any]]:
+    """Send statements in libpq's pipeline; return their results. psycopg's `wait` runs it."""
+    from psycopg.generators import fetch_many, send  # noqa: PLC0415 - an extra
+
+    libpq.enter_pipeline_mode()
+    libpq.send_query_prepared(before.name, before.values, param_formats=before.formats)
+    libpq.send_query_params(word, None)
+    if behind is not None:
+        libpq.send_query_prepared(behind.name, behind.values, param_formats=behind.formats)
+    libpq.pipeline_sync()
+    yield from send(libpq)
+    results: list[Any] = []
+    for _ in range(_NEEDED if behind is None else _NEEDED + 1):
+        results += yield from fetch_many(libpq)
+        if libpq.status:  # the connection is lost
+            return results
+    yield from fetch_many(libpq)  # the end of the pipeline
+    libpq.exit_pipeline_mode()
+    return results
 
 
 def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> BaseException:

@@ -12,6 +12,8 @@ from sqlalchemy import Column, ColumnElement, Connection, func, select, text, tu
 
 WINDOW_ROWS = 100_000
 """So many rows are looked through for one page at most."""
+COSTLY_ROWS = 30_000
+"""So many are, if each costs more: another table is asked for it, or it has a page of its own."""
 SLACK = timedelta(minutes=10)
 """A row is written so long after its time at most: the time is when its transaction began."""
 
@@ -32,11 +34,17 @@ def not_before(columns: Sequence[Column[Any]], place: Sequence[Any]) -> ColumnEl
     return is_behind
 
 
+def window_rows(*, is_costly: bool) -> int:
+    """Return how many rows there are in a window."""
+    return COSTLY_ROWS if is_costly else WINDOW_ROWS
+
+
 def window_end(
     connection: Connection,
     columns: Sequence[Column[Any]],
     where: Sequence[ColumnElement[bool]],
-    rows: int | None = None,
+    *,
+    is_costly: bool = False,
 ) -> tuple[Any, ...] | None:
     """Return the place of the last row of a window; None: all rows are in it.
 
@@ -44,10 +52,10 @@ def window_end(
         connection: the caller's transaction.
         columns: an index has the rows of `where` in their order; the greatest come first.
         where: which rows are looked through; the index serves it.
-        rows: how many there are in a window; None: `WINDOW_ROWS`.
+        is_costly: whether there are `COSTLY_ROWS` in a window only.
     """
     ordered = select(*columns).where(*where).order_by(*(each.desc() for each in columns))
-    ends = ordered.offset((WINDOW_ROWS if rows is None else rows) - 1).limit(2)
+    ends = ordered.offset(window_rows(is_costly=is_costly) - 1).limit(2)
     found = connection.execute(ends).all()
     return tuple(found[0]) if len(found) > 1 else None
 

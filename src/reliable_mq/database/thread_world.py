@@ -6,12 +6,14 @@ once. `ThreadWorld` runs its steps for `def` functions, `AsyncioWorld` for `asyn
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_handler_session import status_of, take_ahead
 from reliable_mq.errors import InvariantBroken
 
 T = TypeVar("T")
@@ -76,13 +78,23 @@ class ThreadWorld:
         time.sleep(seconds)
 
 
+class FirstRow(Enum):
+    """What is known of the CONSUMED row of a message when its transaction begins."""
+
+    UNSENT = "unsent"  # its insert comes now
+    INSERTED = "inserted"  # behind the last COMMIT
+    REFUSED = "refused"  # the insert was sent there, and found another row
+    IN_DOUBT = "in doubt"  # inserted, and somebody has ended that transaction below SQLAlchemy
+
+
 class ConnectionOfSeries:
     """One connection for the transactions of a series, which a thread runs one after another.
 
     It saves the way to the pool and back. Each transaction still has its own session. On
-    PostgreSQL the commit of one also begins the next, see `commit_and_begin`.
+    PostgreSQL the commit of one also begins the next, see `commit_with`.
 
-    Invariant: between two transactions it has no connection, or one that is as the pool gave it.
+    Invariant: between two transactions it has no connection, or one that is as the pool gave it,
+    in a transaction that has at most the row of the next message.
 
     Args:
         engine: the database's.
@@ -93,8 +105,9 @@ class ConnectionOfSeries:
         self._connection: Connection | None = None
         self._options: Mapping[str, Any] = {}
         self._had_events = False
+        self._first_row = FirstRow.UNSENT
 
-    def lend(self, session: Session) -> None:
+    def lend(self, session: Session) -> FirstRow:
         """Let the transaction of a session run on the connection of the series."""
         if self._connection is not None and not _is_free(self._connection):
             self.release()
@@ -103,10 +116,23 @@ class ConnectionOfSeries:
             self._options = self._connection.get_execution_options()
             self._had_events = _has_events(self._connection)
         session.connection(bind_arguments={"bind": self._connection})
+        first, self._first_row = self._first_row, FirstRow.UNSENT
+        return self._checked(first) if first is FirstRow.INSERTED else first
 
-    def keep(self, *, is_needed: bool) -> None:
-        """Keep the connection after a commit if it `is_needed`, and nobody has changed it."""
+    def _checked(self, first: FirstRow) -> FirstRow:
+        """Return what is left of a row that was inserted behind the last COMMIT."""
         there = self._connection
+        if there is None or not take_ahead(there.connection.driver_connection):
+            return FirstRow.UNSENT
+        is_open = status_of(there)
+        return first if is_open is None or is_open() else FirstRow.IN_DOUBT
+
+    def keep(self, *, is_needed: bool, first: FirstRow = FirstRow.UNSENT) -> None:
+        """Keep the connection after a commit if it `is_needed`, and nobody has changed it.
+
+        `first`: what has become of the next message's row, if its insert was sent with the commit.
+        """
+        there, self._first_row = self._connection, first
         if there is None:
             return
         if not (
@@ -119,7 +145,7 @@ class ConnectionOfSeries:
 
     def release(self) -> None:
         """Give the connection back. The next transaction of the series gets another one."""
-        there, self._connection = self._connection, None
+        there, self._connection, self._first_row = self._connection, None, FirstRow.UNSENT
         if there is not None:
             there.close()
 

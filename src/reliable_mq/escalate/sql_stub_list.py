@@ -4,11 +4,21 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, case, exists, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    select,
+)
 
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_stub_table import parked_rows
-from reliable_mq.database.sql_windows import read_by_indexes, times_span, window_end
+from reliable_mq.database.sql_windows import read_by_indexes, times_span, window_end, window_rows
 from reliable_mq.escalate.sql_stub_ways import StubWay, ways_of
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
 
@@ -36,7 +46,9 @@ class SqlStubList:
         self._wanted = wanted
         self._ways = list(ways_of(stubs, wanted))
         self._seq = stubs.c.seq
-        self._where = _conditions(stubs, logs, wanted)
+        self._own = list(_own_conditions(stubs, wanted))
+        self._logs = logs
+        self._where = [*self._own, *self._unconsumed(stubs.c.message_id)]
         self._stub = stubs.c
         self._columns = [stubs.c[name] for name in SUMMARY]
 
@@ -112,11 +124,15 @@ class SqlStubList:
         wanted = select(self._seq, *self._columns).where(*self._where, *place)
         way, end = self._short_way(connection), None
         read_by_indexes(connection)  # also the consume log, of which a filter may ask
-        if way is not None:
-            found = way.of(wanted, limit + 1, newest=True)
-        else:
+        if way is None:
             looked, end = self._window(connection, place)
             found = wanted.where(*looked).order_by(self._seq.desc()).limit(limit + 1)
+        elif self._wanted.group:
+            seqs, end = self._unconsumed_by(connection, way, place, limit + 1)
+            found = select(self._seq, *self._columns).where(self._seq.in_(seqs))
+            found = found.order_by(self._seq.desc())
+        else:
+            found = way.of(wanted, limit + 1, newest=True)
         rows = connection.execute(found).all()
         shown = rows[:limit]
         read = [_readable(row, leave_out="seq") for row in shown]
@@ -125,13 +141,44 @@ class SqlStubList:
     def _short_way(self, connection: Connection) -> StubWay | None:
         return next((each for each in self._ways if each.is_short(connection, self._table)), None)
 
+    def _unconsumed_by(
+        self, connection: Connection, way: StubWay, place: list[ColumnElement[bool]], limit: int
+    ) -> tuple[list[int], int | None]:
+        """Return the newest stubs of a way that the group has not consumed, and where to go on.
+
+        The consume log is asked for a window of the way, the newest first, until there are enough.
+        """
+        stub, rows = self._stub, window_rows(is_costly=True)
+        wanted = select(self._seq, stub.message_id).where(*self._own, *place)
+        newest = way.newest(wanted, rows).c
+        asked = select(newest.seq).where(*self._unconsumed(newest.message_id))
+        found = connection.execute(asked.order_by(newest.place.desc()).limit(limit))
+        seqs = list(found.scalars())
+        if len(seqs) == limit:
+            return seqs, None
+        newest = way.newest(wanted, rows + 1).c
+        ends = select(newest.seq).order_by(newest.place.desc()).offset(rows - 1)
+        left = list(connection.execute(ends).scalars())
+        return seqs, left[0] if len(left) > 1 else None
+
+    def _unconsumed(self, message_id: ColumnElement[str]) -> list[ColumnElement[bool]]:
+        """Return the condition that the group of the filter has not consumed a message."""
+        log, group = self._logs.c, self._wanted.group
+        consumed = exists().where(
+            log.message_id == message_id,
+            log.consumer_group == group,
+            log.state == LogState.CONSUMED.value,
+        )
+        return [~consumed] if group else []
+
     def _window(
         self, connection: Connection, place: list[ColumnElement[bool]]
     ) -> tuple[list[ColumnElement[bool]], int | None]:
         """Return the conditions of a window before a place, and its end; None: it is the last."""
         wanted, moment = self._wanted, self._stub.create_date
         span = times_span(connection, self._seq, moment, wanted.since, wanted.until)
-        end = window_end(connection, [self._seq], [*span, *place])
+        is_costly = bool(wanted.group)
+        end = window_end(connection, [self._seq], [*span, *place], is_costly=is_costly)
         if end is None:
             return span, None
         return [*span, self._seq >= end[0]], int(end[0])
@@ -150,11 +197,8 @@ class SqlStubList:
         return [_readable(row, leave_out="seq") for row in rows], rows[-1].seq if rows else after
 
 
-def _conditions(stubs: Table, logs: Table, wanted: StubFilter) -> list[ColumnElement[bool]]:
-    return list(_each_condition(stubs, logs, wanted))
-
-
-def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[ColumnElement[bool]]:
+def _own_conditions(stubs: Table, wanted: StubFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions that only the row of a stub is read for."""
     stub = stubs.c
     if wanted.status is not None:
         yield stub.status == wanted.status.value
@@ -170,16 +214,8 @@ def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[C
         if value:
             yield column == value
     if wanted.group:
-        log, comma = logs.c, literal(",")
-        named = (comma + stub.required_groups + comma).contains(
-            f",{wanted.group},", autoescape=True
-        )
-        consumed = exists().where(
-            log.message_id == stub.message_id,
-            log.consumer_group == wanted.group,
-            log.state == LogState.CONSUMED.value,
-        )
-        yield and_(named, ~consumed)
+        comma = literal(",")
+        yield (comma + stub.required_groups + comma).contains(f",{wanted.group},", autoescape=True)
     if wanted.since is not None:
         yield stub.create_date >= wanted.since
     if wanted.until is not None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select,
 from reliable_mq.database.attempt_list import UNCOUNTED_LENGTH_MAX as UNCOUNTED_MAX
 from reliable_mq.database.attempt_list import AttemptEnd, line_of, line_of_lost
 from reliable_mq.database.row_values import LogState
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import Prepared, PreparedStatement
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.idempotency.claim import STEP_OF_ROW, ClaimStep, RowState, attempt_after, row_of
 from reliable_mq.idempotency.sql_log_inserts import appended, inserts_of
@@ -158,6 +158,14 @@ class SqlConsumeLog:
         """Insert a CONSUMED row; False: a row exists and was not changed."""
         row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
         return self._inserts.one(connection, row)
+
+    def behind_commit(self, connection: Connection, entry: LogEntry, now: float) -> Prepared | None:
+        """Return the insert of a CONSUMED row, to be sent behind a COMMIT; None: insert it later.
+
+        It has changed one row, or none if a row exists.
+        """
+        row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
+        return self._inserts.behind_commit(connection, row)
 
     def insert_all_consumed(
         self, connection: Connection, entries: Sequence[LogEntry], now: float

@@ -31,7 +31,7 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.database.attempt_list import LIST_LENGTH_MAX
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_arrays import rows_of_arrays
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import Prepared, PreparedStatement
 from reliable_mq.database.sql_types import LongText, dialect_family, insert_of, is_among, mysql_code
 from reliable_mq.errors import ConfigurationError
 
@@ -50,6 +50,10 @@ class LogInserts(Protocol):
 
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
         """Insert a row; False: a row exists and was not changed."""
+        ...
+
+    def behind_commit(self, connection: Connection, row: dict[str, Any]) -> Prepared | None:
+        """Return the insert of a row, to be sent behind a COMMIT; None: insert it later."""
         ...
 
     def all(self, connection: Connection, rows: Rows) -> bool:
@@ -100,11 +104,17 @@ class ConflictInserts:
 
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
         """See `LogInserts`."""
-        columns = tuple(row)
+        return self._inserting(tuple(row)).change(connection, row) == 1
+
+    def behind_commit(self, connection: Connection, row: dict[str, Any]) -> Prepared | None:
+        """See `LogInserts`."""
+        return self._inserting(tuple(row)).for_trip(connection, row)
+
+    def _inserting(self, columns: tuple[str, ...]) -> PreparedStatement:
         if columns not in self._one:
             values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
             self._one[columns] = PreparedStatement(self._either.values(values))
-        return self._one[columns].change(connection, row) == 1
+        return self._one[columns]
 
     def all(self, connection: Connection, rows: Rows) -> bool:
         """See `LogInserts`."""
@@ -178,6 +188,10 @@ class DuplicateInserts:
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
         """See `LogInserts`."""
         return self._inserted(connection, row)
+
+    def behind_commit(self, connection: Connection, row: dict[str, Any]) -> Prepared | None:  # noqa: ARG002
+        """See `LogInserts`."""
+        return None
 
     def all(self, connection: Connection, rows: Rows) -> bool:
         """See `LogInserts`."""

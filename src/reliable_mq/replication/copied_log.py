@@ -89,7 +89,7 @@ class CopiedLog:
                 break
             found.append(run)
             at += len(run.data)
-        self._kept = bytearray(buffer[at:])
+        self._kept = bytearray(memoryview(buffer)[at:])  # one copy, not two
         self.end += at
         return found
 

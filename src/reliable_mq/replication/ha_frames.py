@@ -119,5 +119,5 @@ class TransferReader:
                 break
             found.append(Transfer(offset, buffer[begin : begin + size]))
             at = begin + size
-        self._kept = bytearray(buffer[at:])
+        self._kept = bytearray(memoryview(buffer)[at:])  # one copy, not two
         return found

@@ -5,7 +5,7 @@ They receive the core and the log writer. Each runs for ever; the broker cancels
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.server_connection import now_ms
+from reliable_mq.runtime.server_connection import TurnShares, now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 
@@ -28,6 +28,8 @@ _UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or 
 _SYNCED_AT_ONCE = 16
 _MADE_AT_ONCE = 16  # files of new queues, in the thread: 0.5 ms each
 _WRITTEN_AT_ONCE = 4
+_INDEX_SECONDS = 0.02
+_INDEX_PAUSE_SECONDS = 0.001
 
 
 class BrokerChores:
@@ -36,20 +38,48 @@ class BrokerChores:
     Args:
         core: says what is due.
         log_writer: its thread does what may block.
+        schedule_turn: has a turn run soon; it receives the time.
+        turns: whether somebody sends single requests.
+
+    Attributes:
+        is_idle: whether nothing has come since the last look; the others set it to False.
     """
 
-    def __init__(self, core: BrokerCore, log_writer: LogWriter) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        log_writer: LogWriter,
+        schedule_turn: Callable[[int], None],
+        turns: TurnShares,
+    ) -> None:
         self._core = core
         self._log_writer = log_writer
+        self._schedule_turn, self._turns = schedule_turn, turns
+        self.is_idle = True
         self._flushing = asyncio.Lock()  # two at once would take twice the time of a turn
 
     def forever(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return all chores, to be run beside each other."""
         return (
+            self.index_forever(),
             self.checkpoint_forever(),
             self.clean_forever(),
             self.checkpoint_timers_forever(),
         )
+
+    async def index_forever(self) -> None:
+        """Update the index in small slices; under load it falls behind, but not far."""
+        pause = _INDEX_SECONDS
+        while True:
+            self.is_idle = True
+            await asyncio.sleep(pause)
+            pause = _INDEX_SECONDS
+            is_wanted = self._core.is_index_wanted
+            if is_wanted or self.is_idle:
+                if self._core.index_some(now_ms(), is_short=self._turns.is_short):
+                    pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
+                if is_wanted:  # perhaps a query that waited is answered
+                    self._schedule_turn(now_ms())
 
     async def clean_forever(self) -> None:
         """Check the disk, and remove files that are too old."""

@@ -7,7 +7,6 @@ active clients, the commands of one read already become a batch. `log_writer` do
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,8 +19,8 @@ from reliable_mq.broker_core.config_reading import broker_config, port_for_slave
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection, Turn
-from reliable_mq.broker_core.store.disk import is_out_of_room, lack_of
-from reliable_mq.errors import StoreError
+from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.disk import with_folder
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
@@ -50,7 +49,6 @@ log = limited_log(__name__)
 
 _TICK_SECONDS = 0.02
 _FEW_SPEAKERS = 2
-_INDEX_PAUSE_SECONDS = 0.001
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -94,7 +92,8 @@ class BrokerServer:
         self._listener = self.listener = Listener(self, tls=self._tls)
         self._listener.pace.created = lambda: self._core.created
         self.name_server: NameServer | None = None
-        self._turn_is_due, self._turn_began_ms, self._is_idle = False, 0, True
+        self._turn_is_due, self._turn_began_ms = False, 0
+        self._is_turn_plain = False  # whether the turn that is due has only plain sends
         self._speakers: set[int] = set()  # connections that sent since the last tick
         self._timers: list[asyncio.Task[None]] = []
         self.role = BrokerRole()
@@ -106,6 +105,7 @@ class BrokerServer:
         self._audit = AuditFile(options.store)
         self._config: BrokerConfig
         self._log_writer: LogWriter
+        self._chores: BrokerChores
         self._opened = AsyncExitStack()  # what a start that fails must close
 
     @property
@@ -135,12 +135,8 @@ class BrokerServer:
             await self._opened.aclose()
             self.role.close()
             await self._abandon()
-            folder = str(self._options.store)
-            if isinstance(error, StoreError) and folder not in str(error):  # its names are relative
-                raise type(error)(f"store {folder}: {error}") from error
-            if isinstance(error, OSError) and is_out_of_room(error):
-                lack = lack_of(error)
-                raise StoreError(f"store {folder}: {lack.what}; {lack.advice}") from error
+            if (told := with_folder(error, str(self._options.store))) is not None:
+                raise told from error
             raise
 
     async def _start(self) -> None:
@@ -186,6 +182,8 @@ class BrokerServer:
             on_broken=self._on_broken,
         )
         self._opened.callback(self._log_writer.close)
+        writer, turns = self._log_writer, self._listener.turns
+        self._chores = BrokerChores(self._core, writer, self._schedule_turn, turns)
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),
@@ -201,14 +199,12 @@ class BrokerServer:
         await self._replication.serve(self._core)
         await self._registrar.register()
         self.role.raise_fenced()
-        chores = BrokerChores(self._core, self._log_writer)
         self._timers = [
             watched(work, self._on_broken)
             for work in (
                 self._tick_forever(),
                 self._registrar.register_forever(),
-                self._index_forever(),
-                *chores.forever(),
+                *self._chores.forever(),
                 follow_routes_forever(self._core, self._registrar),
                 *self._replication.works(self._core, self._log_writer, self._registrar),
             )
@@ -254,14 +250,14 @@ class BrokerServer:
         busy = self._core.state.works.busy
         if busy and connection.id in busy:
             return True
-        self._is_idle = is_long = False
-        now = now_ms()
+        self._chores.is_idle = is_long = False
+        now, is_plain = now_ms(), True
         if not self._turn_is_due:
             self._turn_began_ms = now
         core = self._core
         try:
             for command in commands:
-                core.receive(connection, command, now)
+                is_plain = core.receive(connection, command, now) and is_plain
                 if busy and connection.id in busy:
                     is_long = True
                     break
@@ -269,10 +265,13 @@ class BrokerServer:
             self._on_broken(error)
         self._speakers.add(connection.id)
         if len(self._speakers) > _FEW_SPEAKERS:
-            self._schedule_turn(now)
+            self._schedule_turn(now, is_plain=is_plain)
             return is_long
         try:
-            self._carry_out(core.take_turn(self._turn_began_ms, time.time_ns() // 1_000_000, 0))
+            if is_plain and not self._turn_is_due:
+                self._write(core.take_sends(now, now))
+            else:
+                self._carry_out(core.take_turn(self._turn_began_ms, now_ms(), 0))
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         return is_long
@@ -285,19 +284,32 @@ class BrokerServer:
             self._on_broken(error)
         self._schedule_turn(now_ms())
 
-    def _schedule_turn(self, began_ms: int) -> None:
+    def _schedule_turn(self, began_ms: int, *, is_plain: bool = False) -> None:
         if not self._turn_is_due:
-            self._turn_is_due = True
+            self._turn_is_due = self._is_turn_plain = True
             self._turn_began_ms = began_ms
             self._loop.call_soon(self._run_due_turn)
+        self._is_turn_plain = is_plain and self._is_turn_plain
 
     def _run_due_turn(self) -> None:
         self._turn_is_due = False
-        self._run_turn(self._turn_began_ms)
+        self._run_turn(self._turn_began_ms, is_plain=self._is_turn_plain)
 
-    def _run_turn(self, began_ms: int = 0) -> None:
+    def _write(self, batch: LogBatch | None) -> None:
+        if batch is not None:
+            self._log_writer.write(batch)
+            self._hold_flood()
+
+    def _hold_flood(self) -> None:
+        if self._listener.pace.creators:
+            self._listener.hold_flood(is_storing=self._log_writer.is_syncing)
+
+    def _run_turn(self, began_ms: int = 0, *, is_plain: bool = False) -> None:
         try:
             now = now_ms()
+            if is_plain:
+                self._write(self._core.take_sends(began_ms, now))
+                return
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
             is_working = self._core.state.works.busy and not self._turn_is_due  # that one works
             work_us = 1e6 * self._listener.turns.now.works if is_working else 0.0
@@ -311,10 +323,9 @@ class BrokerServer:
         if turn.replies:
             self._send(turn.replies)
         if turn.batch or turn.files:
-            self._is_idle = False  # also a slave, whom nobody sends commands
+            self._chores.is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
-            if self._listener.pace.creators:
-                self._listener.hold_flood(is_storing=self._log_writer.is_syncing)
+            self._hold_flood()
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
@@ -352,20 +363,6 @@ class BrokerServer:
                 self._limit(self._core.state.config)
             self._core.tick(now_ms())
             self._run_turn()
-
-    async def _index_forever(self) -> None:
-        """Update the index in small slices; under load it falls behind, but not far."""
-        pause = _TICK_SECONDS
-        while True:
-            self._is_idle = True
-            await asyncio.sleep(pause)
-            pause = _TICK_SECONDS
-            is_wanted = self._core.is_index_wanted
-            if is_wanted or self._is_idle:
-                if self._core.index_some(now_ms(), is_short=self._listener.turns.is_short):
-                    pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
-                if is_wanted:  # perhaps a query that waited is answered
-                    self._schedule_turn(now_ms())
 
     async def close(self) -> None:
         """Finish the work that has begun, save everything, and stop."""

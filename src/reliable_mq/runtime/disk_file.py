@@ -21,7 +21,7 @@ _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
-_TOUCHED_MAX = 16_384
+_TOUCHED_MAX = 262_144
 _IS_LITTLE = sys.byteorder == "little"  # the numbers in files are big-endian
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _NO_NUMBERS = memoryview(b"").cast("i")
@@ -237,7 +237,14 @@ class FileDiskFile:
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
         """Write `parts` one after another, from offset `at`."""
-        descriptor = self._descriptor()
+        self.was_used = True
+        descriptor = self.opened or self._open()
+        if len(parts) == 1:
+            (data,) = parts
+            written = os.pwrite(descriptor.number, data, at)
+            if written != len(data):
+                write_rest(descriptor.number, data[written:], at + written)
+            return
         for begin in range(0, len(parts), _PARTS_MAX):
             group = parts[begin : begin + _PARTS_MAX]
             expected = sum(map(len, group))

@@ -42,7 +42,7 @@ FINISH_SECONDS = 1.0
 _LOOK_SECONDS = 0.002
 _TURN_SIZE = 128 * 1024  # bytes that one slave gets in one turn of the loop: 0.1 ms
 _SMALL_SIZE = 16 * 1024  # up to this, a copy costs less than a second piece
-_UNSENT_SIZE = 2 * 1024 * 1024  # above, a slave has to read first
+_UNSENT_SIZE = 256 * 1024  # above, a slave has to read first; written in one step of the loop
 
 
 class HaMaster:

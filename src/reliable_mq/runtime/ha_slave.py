@@ -390,7 +390,9 @@ class HaSlave:
         while True:
             await asyncio.sleep(_TEND_SECONDS)
             now = time.monotonic()
-            if now - self._heard > SILENT_SECONDS:
+            if not self._store.has_room:
+                self._heard = now  # nothing is read meanwhile
+            elif now - self._heard > SILENT_SECONDS:
                 link.transport.abort()
                 return
             # Before the logs are compared, a report would acknowledge what may differ.

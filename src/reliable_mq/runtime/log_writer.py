@@ -28,6 +28,7 @@ from reliable_mq.broker_core.store.disk import (
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
+from reliable_mq.runtime.gathered_batches import GatheredBatches
 from reliable_mq.runtime.job_thread import JobThread
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs
 from reliable_mq.telemetry import broker_events
@@ -101,6 +102,7 @@ class LogWriter:
         self._on_saved = on_saved
         self._on_written = on_written
         self._roomless: deque[LogBatch] = deque()  # in order; later batches queue behind them
+        self.gathered: GatheredBatches | None = None  # of a master whose answers wait for slaves
         self._lacking: set[str] = set()  # the kinds of work that wait for room
         self._unsaved: dict[str, FileText] = {}  # configuration files that wait for room
         self._held: deque[Callable[[], bool]] = deque()  # used in the thread only
@@ -131,13 +133,25 @@ class LogWriter:
                 if isinstance(text, RowsText):
                     text.is_paced = is_busy
             self._jobs.put(lambda: self._write_files(turn.files))
-        batch = turn.batch
-        if batch is None:
-            return
+        if turn.batch is not None:
+            self.write(turn.batch)
+
+    def write(self, batch: LogBatch) -> None:
+        """Write the batch of a turn."""
         if self._roomless:
             self._roomless.append(batch)
-        else:
+        elif self.gathered is None or not self.gathered.keep(batch):
             self._write(batch)
+
+    def go_on(self, *, at_once: bool = False) -> None:
+        """Write what was gathered while an earlier batch was on its way, or all `at_once`."""
+        if (gathered := self.gathered) is not None:
+            try:
+                batch = gathered.take() if at_once else gathered.take_due()
+                if batch is not None:
+                    self._write(batch)
+            except Exception as error:  # noqa: BLE001 - on_broken handles it
+                self._on_broken(error)
 
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
@@ -185,6 +199,8 @@ class LogWriter:
         for write in batch.writes:
             self._unsynced[write.segment] = None
         self._end, self._written_at = batch.end, self._loop.time()
+        if self.gathered is not None:
+            self.gathered.wrote(batch.end)
         if self._on_written is not None:
             self._on_written(batch)
         if not self._sync_interval:
@@ -250,6 +266,8 @@ class LogWriter:
             self.is_syncing = False
             try:
                 self._on_stored(end, True)
+                if self.gathered is not None:
+                    self.go_on()
                 if self._unsynced and not self._sync_interval and not self.is_syncing:
                     self.sync()
             except Exception as error:  # noqa: BLE001 - on_broken handles it
@@ -345,6 +363,7 @@ class LogWriter:
 
         Work that waits for a descriptor is left undone.
         """
+        self.go_on(at_once=True)
         while self.is_syncing or self._unsynced:
             if not self.is_syncing:
                 self.sync()
@@ -359,6 +378,8 @@ class LogWriter:
         Batches that wait for room are never written: by then the store may have another owner.
         """
         self._is_closed = True
+        if self.gathered is not None:
+            self.gathered.close()
         for later in (self._sync_later, self._write_later, self._files_later):
             if later is not None:
                 later.cancel()

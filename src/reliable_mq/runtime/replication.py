@@ -16,6 +16,7 @@ from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import Disk
@@ -33,6 +34,7 @@ from reliable_mq.replication.ha_status import status_of_master, status_of_slave
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.fence import Fence, end_second
 from reliable_mq.runtime.fresh_context import context_of_client
+from reliable_mq.runtime.gathered_batches import GatheredBatches
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
 from reliable_mq.runtime.links import Links
@@ -92,6 +94,7 @@ class Replication:
         self._links: Links | None = None
         self._fence: Fence | None = None
         self._standing: StandingIn | None = None
+        self._go_on: Callable[[], None] = lambda: None  # with what waited for reports
 
     async def settle(
         self, disk: Disk | None, properties: Mapping[str, str], _port: int
@@ -185,6 +188,7 @@ class Replication:
             config = self._config
             end, has_slaves = self.master.acknowledged_by(config.slaves_needed, config.ha_gap_max)
             self._send(core.replicated(end, has_slaves=has_slaves))
+            self._go_on()
 
     def works(
         self,
@@ -194,6 +198,9 @@ class Replication:
     ) -> list[Coroutine[Any, Any, None]]:
         """Return what a slave does all the time; nothing for a master."""
         if not self._config.is_slave:
+            if isinstance(answers := core.state.answers, ReplicatedAnswers):
+                writer.gathered = GatheredBatches(answers, partial(writer.go_on, at_once=True))
+                self._go_on = writer.go_on
             watching = [] if self._fence is None else [self._fence.watch_forever()]
             return [*watching, registrar.beat_forever()] if self._config.stands_in else watching
         links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
@@ -201,7 +208,7 @@ class Replication:
         self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
         self.report = slave.stored
-        tables.master = slave.master
+        tables.master = self._copy.master = slave.master
         slave.on_hint = self._copy.on_unknown_topic = tables.hint
         works = [slave.follow_forever(), tables.follow_forever()]
         if self._config.stands_in:

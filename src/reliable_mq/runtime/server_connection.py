@@ -257,7 +257,7 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_used = self._loop.time()
-        if self._connection is None:
+        if self._connection is None or self._take_alone(self._connection, data):
             return
         kept = self._reader.kept_size
         is_first = not (self._later or self._is_busy or self._reader.uncut)
@@ -290,6 +290,20 @@ class ServerConnection(asyncio.Protocol):
             return
         self._later_size += kept + len(data) - begun
         self._queue(commands or frames, is_first=is_first)
+
+    def _take_alone(self, connection: PeerConnection, data: bytes) -> bool:
+        """Have one recognised command handled if nothing else came and nothing waits."""
+        if self._later or self._is_busy or self._held:
+            return False
+        command = self._reader.feed_alone(data)
+        if command is None or not self._fit((command,)):
+            return False
+        self._frame_began = self._last_used
+        left = iter((command,))
+        self._is_busy = bool(self._owner.received(connection, left))
+        if self._is_busy:
+            self._leave(left, len(data))
+        return True
 
     def _queue(self, requests: Sequence[Command | Frame], *, is_first: bool) -> None:
         """Let requests wait for a turn, behind those that wait."""
@@ -454,20 +468,21 @@ class ServerConnection(asyncio.Protocol):
 
     def send(self, frames: Sequence[AnyFrame]) -> None:
         """Write frames, or begin to write them piece by piece if they are long."""
-        if self._transport.is_closing():
+        transport = self._transport
+        if transport.is_closing():
             return
         self._last_used = self._loop.time()
-        if self._has_unsent and not self._transport.get_write_buffer_size():
+        if self._has_unsent and not transport.get_write_buffer_size():
             self._note_read()
         longest = len(frames[0]) if len(frames) == 1 else max(map(len, frames))
         if longest > _WHOLE_MAX or self._outbox.frames:
             self._put(frames)
             return
         if len(frames) > 1 and longest < _JOINED_MAX:  # a copy costs less than a list
-            self._transport.write(b"".join(frames))  # type: ignore[arg-type]
+            transport.write(b"".join(frames))  # type: ignore[arg-type]
         else:
-            self._transport.writelines(frames)  # type: ignore[arg-type]
-        if self._transport.get_write_buffer_size():
+            transport.writelines(frames)  # type: ignore[arg-type]
+        if transport.get_write_buffer_size():
             self._note_unsent(sum(map(len, frames)))
 
     def _note_unsent(self, size: int) -> None:

@@ -11,9 +11,14 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.truncation import begin_of_record, bytes_between
 from reliable_mq.failover.epochs import EpochHistory
+from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.copied_log import CopiedRun
+from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.telemetry import broker_events
+
+log = limited_log(__name__)
 
 _ROOM_SECONDS = 0.1
 _SYNC_SECONDS = 0.001
@@ -36,6 +41,7 @@ class CoreAsSlaveStore:
         self._writer = writer
         self._run_turn = run_turn
         self.segment_size = self._log.segment_size
+        self.master = MasterState()  # of whoever sends the log
         self.history = EpochHistory()  # under a controller
         self.save_history: Callable[[], None] = lambda: None
         self.on_unknown_topic: Callable[[], None] = lambda: None  # has messages in the log
@@ -116,7 +122,11 @@ class CoreAsSlaveStore:
         return self._state.topics.get(topic) is not None
 
     async def room(self) -> None:
-        """Return when there is room for more."""
+        """Return when there is room for more. If the disk is full, the log says so."""
+        if self._writer.is_waiting_for_room:
+            broker_events.COPY_WITHOUT_ROOM.log(
+                log, master=self.master.address, log_offset=self._log.written
+            )
         while self._writer.is_waiting_for_room:
             await asyncio.sleep(_ROOM_SECONDS)
         while self._is_syncing_much:

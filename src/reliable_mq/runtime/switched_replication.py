@@ -257,6 +257,7 @@ class SwitchedReplication(Replication):
         if needed:
             best, has_slaves = master.acknowledged_by(needed, self._config.ha_gap_max)
         self._send(core.replicated(min(confirmed, best), has_slaves=has_slaves))
+        self._go_on()
         if self._wanted(now) is not None:
             self._look.set()
 

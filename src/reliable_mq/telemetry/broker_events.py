@@ -258,6 +258,11 @@ SLAVE_CUT = warning("slave_cut", "slave %(slave)s: closed: %(reason)s")
 MASTER_FOLLOWED = info(
     "master_followed", "this slave follows master %(master)s, from log offset %(log_offset)d on"
 )
+COPY_WITHOUT_ROOM = error(
+    "copy_without_room",
+    "no room for the log of master %(master)s: this slave has it up to offset %(log_offset)d, "
+    "acknowledges no more, and goes on when there is room",
+)
 MASTER_UNKNOWN = warning(
     "master_unknown",
     "this slave has no master: no name server knows one with %(who)s; names and name servers of "

@@ -121,6 +121,22 @@ class FrameReader(Generic[T]):
             self.kept_size = 0
         return self._cut(data, 0)
 
+    def feed_alone(self, data: bytes) -> T | None:
+        """Return what stands for the one recognised frame that `data` is, if nothing is kept.
+
+        None: anything else came. Nothing is done with it, so `feed` must have it.
+        """
+        size = len(data)
+        if self._kept or self.uncut or not HEAD_SIZE <= size <= FRAME_SIZE_MAX:
+            return None
+        length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data)
+        recognise = self._known.get(header_info)
+        body_at = HEAD_SIZE + (header_info & _HEADER_LENGTH_MASK)
+        if recognise is None or length + _LENGTH.size != size or body_at > size:
+            return None
+        self.count = 1
+        return recognise(data, HEAD_SIZE, body_at, size, None)
+
     def cut_more(self) -> list[Frame | T]:
         """Return the next frames of the uncut bytes.
 

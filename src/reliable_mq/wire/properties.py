@@ -11,6 +11,7 @@ from reliable_mq.limits import PROPERTIES_SIZE_MAX
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+_END = PROPERTY_SEPARATOR.encode()
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -90,3 +91,17 @@ def decode_properties(stored: bytes | str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """Return a value in the stored form; `name` ends with its separator."""
+    at = properties.find(name)
+    if at < 0:
+        return None
+    begin = at + len(name)
+    is_plain = at == 0 or properties[at - 1] == _END[0]
+    if not is_plain or properties.find(name, begin) >= 0:  # use the decoder
+        value = decode_properties(properties).get(name[:-1].decode())
+        return None if value is None else value.encode()
+    end = properties.find(_END, begin)
+    return properties[begin:end] if end >= 0 else properties[begin:]

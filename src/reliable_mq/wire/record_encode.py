@@ -1,11 +1,11 @@
-"""Encoding of stored records: a single record, one of many alike, or a whole batch in one pass.
+"""Encoding of stored records: a single record, or one of many alike.
 
 `record` documents the format. A record contains its own log offset. So the broker computes the
 topic part and the sizes before it encodes a record.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from isal.isal_zlib import crc32
@@ -22,11 +22,15 @@ from reliable_mq.wire.record import (
     Record,
     encode_stored,
     fixed_for,
+    record_former,
 )
 
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_TWO_I32 = struct.Struct(">ii")
 _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
 _I32_I64 = struct.Struct(">iq")
+_I32_I64_I32 = struct.Struct(">iqi")
 
 
 def encode_record(record: Record) -> bytes:
@@ -112,39 +116,11 @@ def record_sizes(
     return sizes
 
 
-def _shared_fields(
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-) -> bytes:
-    """Return the bytes from SYSFLAG up to BODYLENGTH, for a message that is not a half message.
-
-    Raises:
-        MessageRefused: when a number does not fit into its bytes.
-        UsageError: when a host is not packed.
-    """
-    host_flags = fixed_for(born_host, store_host)[1]
-    try:
-        return b"".join(
-            (
-                _I32_I64.pack(sys_flag & ~HOST_V6_FLAGS | host_flags, born_time_ms),
-                born_host,
-                _I64.pack(store_time_ms),
-                store_host,
-                _I32_I64.pack(reconsume_times, 0),
-            )
-        )
-    except struct.error as error:
-        raise MessageRefused(f"a number of the batch does not fit in a record: {error}") from error
-
-
-@lru_cache(maxsize=8)
-def _head_around(shared_size: int) -> struct.Struct:
-    """Return the fields before the body, of which so many bytes are the same in all records."""
-    return struct.Struct(f">iIIiiqq{shared_size}si")
+@lru_cache(maxsize=256)
+def _whole(lengths: tuple[int, ...]) -> Callable[..., bytes]:
+    """Return what packs a record whose shared parts, body and unique key have these lengths."""
+    shared, body, before_key, key, after_key = lengths
+    return struct.Struct(f">8sI8sqq{shared}s{body}s{before_key}s{key}s{after_key}s").pack
 
 
 class RecordForm:
@@ -163,7 +139,8 @@ class RecordForm:
 
     Attributes:
         size: of a record, without the body.
-        properties, tags_code: see above.
+        record_of: `encode` of a message that comes alone; see `record_former`.
+        topic, properties, key_size, tags_code: see above.
 
     Raises:
         MessageRefused: when a record would break a limit of the format.
@@ -179,9 +156,12 @@ class RecordForm:
         "_reconsume_times",
         "_store_host",
         "_sys_flag",
+        "key_size",
         "properties",
+        "record_of",
         "size",
         "tags_code",
+        "topic",
     )
 
     def __init__(
@@ -198,6 +178,7 @@ class RecordForm:
     ) -> None:
         fixed, host_flags = fixed_for(born_host, store_host)
         self._pack = fixed.pack
+        self.topic, self.key_size = topic, key_size
         self._magic, encoded_topic = topic_part(topic)
         self._flag, self._sys_flag = flag, sys_flag & ~HOST_V6_FLAGS | host_flags
         self._born_host, self._store_host = born_host, store_host
@@ -206,6 +187,11 @@ class RecordForm:
         own = before + bytes(key_size) + self._after_key
         self.size = record_size(encoded_topic, b"", own, born_host, store_host)
         self._before_key = encoded_topic + _I16.pack(len(own)) + before
+        self.record_of = record_former(
+            (fixed.pack, self._magic, flag, self._sys_flag),
+            (born_host, store_host, reconsume_times),
+            (self._before_key, self._after_key),
+        )
         self.tags_code = tags_code
 
     def encode(
@@ -255,83 +241,49 @@ class RecordForm:
             )
         return b"".join(parts)
 
-
-class RecordRun:
-    """Encodes records of one queue that differ only in log offset, flag, body and properties.
-
-    Args:
-        magic: the magic of the topic's records.
-        topic: length and name, from `topic_part`.
-        queue_id: the queue.
-        sys_flag: see `record`.
-        born_time_ms: when the producer made the messages.
-        born_host: the producer, packed.
-        store_time_ms: when the messages are stored.
-        store_host: this broker, packed.
-        reconsume_times: how often the messages were delivered before.
-    """
-
-    def __init__(
+    def encode_batch(
         self,
-        magic: int,
-        topic: bytes,
         queue_id: int,
-        sys_flag: int,
-        born_time_ms: int,
-        born_host: bytes,
-        store_time_ms: int,
-        store_host: bytes,
-        reconsume_times: int,
-    ) -> None:
-        self._magic = magic
-        self._topic = topic
-        self._queue_id = queue_id
-        self._shared = _shared_fields(
-            sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times
-        )
-        self._head = _head_around(len(self._shared))
-
-    def encode(
-        self,
-        sizes: Iterable[int],
-        offsets: Iterable[int],
         queue_offset: int,
-        flags: Iterable[int],
-        bodies: Iterable[bytes],
-        properties: Iterable[bytes],
+        offsets: Iterable[int],
+        born_time_ms: int,
+        store_time_ms: int,
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes],
     ) -> bytes:
-        """Return the encoded records, one after another.
+        """Return the stored bytes of the messages of a batch, by one `pack` for each.
 
-        Args:
-            sizes: size of each record, from `record_sizes`.
-            offsets: log offset of each record.
-            queue_offset: queue offset of the first record; the others follow.
-            flags: flag of each message.
-            bodies: body of each message.
-            properties: encoded properties of each message.
+        `queue_offset` is that of the first message; the others follow. Bodies have one size.
         """
-        pack, pack_length = self._head.pack, _I16.pack
-        magic, queue_id, shared, topic = self._magic, self._queue_id, self._shared, self._topic
-        parts: list[bytes] = []
-        for size, offset, flag, body, own in zip(
-            sizes, offsets, flags, bodies, properties, strict=True
-        ):
-            parts += (
+        body_size, before_key, after_key = len(bodies[0]), self._before_key, self._after_key
+        size_and_magic = _SIZE_AND_MAGIC.pack(self.size + body_size, self._magic)
+        queue_and_flag = _TWO_I32.pack(queue_id, self._flag)
+        shared = b"".join(
+            (
+                _I32_I64.pack(self._sys_flag, born_time_ms),
+                self._born_host,
+                _I64.pack(store_time_ms),
+                self._store_host,
+                _I32_I64_I32.pack(self._reconsume_times, 0, body_size),
+            )
+        )
+        pack = _whole((len(shared), body_size, len(before_key), len(keys[0]), len(after_key)))
+        return b"".join(
+            [
                 pack(
-                    size,
-                    magic,
+                    size_and_magic,
                     crc32(body) & CRC_MASK,
-                    queue_id,
-                    flag,
-                    queue_offset,
+                    queue_and_flag,
+                    number,
                     offset,
                     shared,
-                    len(body),
-                ),
-                body,
-                topic,
-                pack_length(len(own)),
-                own,
-            )
-            queue_offset += 1
-        return b"".join(parts)
+                    body,
+                    before_key,
+                    key,
+                    after_key,
+                )
+                for number, (offset, body, key) in enumerate(
+                    zip(offsets, bodies, keys, strict=True), queue_offset
+                )
+            ]
+        )

@@ -8,6 +8,7 @@ there.
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
@@ -36,6 +37,8 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _OWN_OFFSET_AT, _OWN_OFFSET_END = 28, 36
 _I16 = struct.Struct(">h")
 _CRC_MASK = 0x7FFFFFFF
+_ALIKE_MIN = 8  # fewer records cost less one by one than as columns
+_ALIKE_MAX = 64
 
 
 class RecordHead(NamedTuple):
@@ -186,12 +189,86 @@ def heads_from(buffer: bytes, begin: int, commit_log_offset: int) -> tuple[list[
     """Return the heads of the records from `begin` on, and where the last one ends.
 
     They are whole and valid as `valid_size_at` defines it, one after another; the first one is at
-    `commit_log_offset` of the log. It is one loop, because a slave does it for every message.
+    `commit_log_offset` of the log. A slave does it for every message, so many of one size are read
+    as columns, and the others in one loop.
     """
     found: list[SizedHead] = []
     at, limit, shift = begin, len(buffer), commit_log_offset - begin
-    unpack = _COPIED.unpack_from
     while limit - at >= RECORD_SIZE_MIN:
+        count = _count_alike(buffer, at)
+        heads = _heads_alike(buffer, at, shift + at, count) if count else []
+        end = at + count * heads[0][0] if heads else at
+        if not heads:
+            heads, end = _heads_one_by_one(buffer, at, shift + at)
+        if not heads:
+            break
+        found += heads
+        at = end
+    return found, at
+
+
+def _count_alike(buffer: bytes, at: int) -> int:
+    """Return how many records to try as columns; 0: too few of one size begin there."""
+    size = int.from_bytes(buffer[at : at + 4])
+    count = min((len(buffer) - at) // max(size, RECORD_SIZE_MIN), _ALIKE_MAX)
+    begin = buffer[at : at + 8]  # size and magic
+    while count >= _ALIKE_MIN:
+        last = at + (count - 1) * size
+        if buffer[last : last + 8] == begin:
+            return count
+        count //= 2
+    return 0
+
+
+@lru_cache(maxsize=256)
+def _columns_of(body_length: int, topic_size: int, properties_length: int) -> struct.Struct:
+    """Return a struct that reads what `_COPIED` does, and body, topic and properties."""
+    return struct.Struct(f"{_COPIED.format}{body_length}s{topic_size}s{properties_length}s")
+
+
+def _heads_alike(buffer: bytes, at: int, offset: int, count: int) -> list[SizedHead]:
+    """Return the heads of so many records of one size, topic and form; empty: they are not alike.
+
+    Each of them is valid as `valid_size_at` defines it.
+    """
+    size, magic, _, _, _, _, flag, _, length = _COPIED.unpack_from(buffer, at)
+    topic_at = at + _FIXED_SIZE + length
+    if length < 0 or topic_at + 3 > at + size or flag & (BORN_HOST_V6 | STORE_HOST_V6):
+        return []
+    length_size = 1 if magic == MAGIC_V1 else 2
+    topic_begin = topic_at + length_size
+    topic_end = topic_begin + int.from_bytes(buffer[topic_at:topic_begin])
+    rest = at + size - topic_end - 2
+    if magic not in (MAGIC_V1, MAGIC_V2) or rest < 0:
+        return []
+    own = buffer[topic_at : topic_end + 2]  # the topic with its length, and the next length
+    topic = _topic_text(buffer[topic_begin:topic_end])
+    if topic is None or _I16.unpack_from(buffer, topic_end)[0] != rest:
+        return []
+    columns = _columns_of(length, len(own), rest)
+    rows = columns.iter_unpack(memoryview(buffer)[at : at + count * size])
+    sizes, magics, crcs, queues, numbers, places, flags, times_ms, lengths, *texts = zip(
+        *rows, strict=True
+    )
+    bodies, topics, properties = texts
+    if (
+        sizes.count(size) == magics.count(magic) == lengths.count(length) == count
+        and topics.count(own) == flags.count(flag) == count
+        and places == tuple(range(offset, offset + count * size, size))
+        and crcs == tuple([crc & _CRC_MASK for crc in map(crc32, bodies)])
+    ):
+        return list(zip(sizes, repeat(topic), queues, numbers, flags, times_ms, properties))
+    return []
+
+
+def _heads_one_by_one(
+    buffer: bytes, begin: int, commit_log_offset: int
+) -> tuple[list[SizedHead], int]:
+    """Return some heads as `heads_from` does."""
+    found: list[SizedHead] = []
+    at, limit, shift = begin, len(buffer), commit_log_offset - begin
+    unpack = _COPIED.unpack_from
+    while limit - at >= RECORD_SIZE_MIN and len(found) < _ALIKE_MAX:
         size, magic, crc, queue_id, number, own_offset, flags, time_ms, length = unpack(buffer, at)
         body_at, end = at + _FIXED_SIZE, at + size
         topic_at = body_at + length

@@ -3,9 +3,10 @@
 import pytest
 from tests.broker_core.store.store_life import DELAYS_MS, HOST, message
 
-from reliable_mq.broker_core.store.appender import Appender, AppendResult, Dispatch, StoredMessage
+from reliable_mq.broker_core.store.appender import Appender, AppendResult, StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import pack_unit
+from reliable_mq.broker_core.store.lanes import Dispatch
 from reliable_mq.errors import MessageRefused
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.java_hash import tags_code

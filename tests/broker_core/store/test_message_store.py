@@ -14,6 +14,7 @@ from tests.broker_core.store.store_life import (
 )
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import ABORT_PATH, MessageStore
 from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress, load_progress
@@ -137,9 +138,10 @@ def test_what_was_dispatched_is_known_again_when_a_store_opens() -> None:
 def test_batches_are_dispatched_up_to_an_end_each_with_its_units_in_order() -> None:
     store = opened(MemoryDisk())
     told: list[tuple[str, int, int]] = []
-    store.on_dispatch = lambda arrivals: told.append(
-        (arrivals.topic, arrivals.queue_id, arrivals.first)
-    )
+
+    def tell(arrivals: Arrivals) -> None:
+        told.append((arrivals.topic, arrivals.queue_id, arrivals.first))
+
     ends = []
     for queue_ids in ((0, 1, 0), (1,), (0,)):
         for queue_id in queue_ids:
@@ -149,12 +151,12 @@ def test_batches_are_dispatched_up_to_an_end_each_with_its_units_in_order() -> N
         CommitLog.write_batch(batch)
         ends.append(batch.end)
     store.log.mark_durable(ends[-1])
-    store.dispatch_up_to(ends[1] - 1)
+    store.dispatch_up_to(ends[1] - 1, tell)
     assert (store.dispatched, told) == (ends[0], [("orders", 0, 0), ("orders", 1, 0)])
-    store.dispatch_up_to(ends[1])
+    store.dispatch_up_to(ends[1], tell)
     assert (store.dispatched, told[2:]) == (ends[1], [("orders", 1, 1)])
-    store.dispatch_up_to(ends[1])
-    store.dispatch_up_to(ends[2] + 5)
+    store.dispatch_up_to(ends[1], tell)
+    store.dispatch_up_to(ends[2] + 5, tell)
     assert (store.dispatched, told[3:]) == (ends[2], [("orders", 0, 2)])
     assert (store.bounds("orders", 0), store.bounds("orders", 1)) == ((0, 3), (0, 2))
 

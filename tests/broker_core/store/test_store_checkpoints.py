@@ -127,8 +127,9 @@ def test_the_index_follows_what_is_dispatched() -> None:
     store.index_some(NOW)
     assert (store.index_lag, store.is_indexed) == (0, True)
     disk.looks = []
-    store.index_some(NOW)
-    assert disk.looks == []
+    for _ in range(3):  # it releases the memory of its slots once
+        store.index_some(NOW)
+    assert [look.verb for look in disk.looks] == ["release"]
 
 
 class NotelessDisk(MemoryDisk):

@@ -17,7 +17,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
-from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from reliable_mq.broker_core.names import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    OFFSET_SEPARATOR,
+    OP_TOPIC,
+    SETTLED_TAG,
+    TRANSACTION_GROUP,
+)
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.broker_core.store.log_walk import sound_records
@@ -32,8 +39,6 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, decode_record
 from reliable_mq.wire.record_scan import head_at
 
-SETTLED_TAG = "d"
-OFFSET_SEPARATOR = ","
 # Queue of the op topic for transactions that were given up, and then settled or resumed. Its
 # records name those of TRANS_CHECK_MAX_TIME_TOPIC, which expire after every half of a transaction.
 # Apache's broker reads only queue 0, and does not need these records.

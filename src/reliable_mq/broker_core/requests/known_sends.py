@@ -8,12 +8,14 @@ from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import topic_fault
 from reliable_mq.broker_core.requests.send import is_plain, plain_lane
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
-from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.errors import StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends
+from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
 from reliable_mq.wire.record_encode import RecordForm
 
+_UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
 FEW = 4  # fewer sends cost less one by one than as columns
 
 
@@ -42,32 +44,22 @@ def _send_few(
 ) -> int:
     """Store some sends one by one; return how many."""
     shape, lanes = sends.shape, state.topics.plain_lanes
-    header, kind, (before, after) = shape.header, shape.serialize_type, shape.form.properties
-    count, append, encode = 0, state.store.appender.append_fields, state.send_reply.encode_plain
-    for values, body in zip(sends.values, sends.bodies, strict=True):
+    form, topic, append = shape.form, shape.header.topic, state.store.appender.append_one
+    bodies, count = sends.bodies, 0
+    for values in sends.values:
+        body = bodies[count]
         queue_id, born_time_ms, key, opaque = shape.fields(values)
-        queue = header.topic, queue_id
-        lane = lanes.get(queue) or plain_lane(state, *queue)
+        lane = lanes.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
         if lane is None:
             break
         try:
-            place = append(
-                lane,
-                body,
-                before + key + after,
-                header.flag,
-                header.sys_flag,
-                born_time_ms,
-                connection.host,
-                header.reconsume_times or 0,
-                0,
-                now_ms,
-            )
+            offset, number, end = append(lane, form, body, born_time_ms, key, now_ms)
         except (OSError, StoreError):  # nothing was stored; `send_message` finds that, and tells it
             break
         if not shape.flag & ONE_WAY_FLAG:
-            numbers = place.commit_log_offset, queue_id, place.queue_offset, opaque
-            state.answers.when_stored(connection.id, place.end, encode(kind, numbers))
+            numbers = offset, queue_id, number, opaque
+            frame = state.send_reply.encode_plain(shape.serialize_type, numbers)
+            state.answers.when_stored(connection.id, end, frame)
         count += 1
     return count
 
@@ -89,8 +81,11 @@ def _send_columns(
     appended = append(lanes, shape.form, bodies, born_times_ms, keys, now_ms)
     if appended is None:
         return False
+    offsets, numbers, end = appended
+    if state.store.index is not None:
+        time_ms = state.store.appender.last_time_ms
+        state.store.index.notes.add(offsets, end, shape.form, keys, time_ms)
     if not shape.flag & ONE_WAY_FLAG:
-        offsets, numbers, end = appended
         frames = state.send_reply.encode_many(
             shape.serialize_type, opaques, queue_ids, offsets, numbers
         )
@@ -107,6 +102,8 @@ def plain_form(state: BrokerState, host: bytes, sends: KnownSends) -> RecordForm
     shape = sends.shape
     header, (before, after) = shape.header, shape.properties
     properties = (header.properties or "").encode()
+    if before != _UNIQ_KEY and not before.endswith(PROPERTY_SEPARATOR + _UNIQ_KEY):
+        return None  # it stands within another property, perhaps the tag
     if header.batch or shape.flag & REPLY_FLAG or topic_fault(header.topic):
         return None
     if not is_plain(state, header.sys_flag, properties):

@@ -54,8 +54,8 @@ class _Found(NamedTuple):
 def query_message(state: BrokerState, request: Request) -> Steps[Command | None] | None:
     """QUERY_MESSAGE: the records with a key, oldest first.
 
-    The index is some milliseconds behind the log. A query waits until the index has reached the end
-    of the log, so that it finds every message that was acknowledged before.
+    The index is up to some seconds behind the log. A query waits until it has reached the end of
+    the log, so that it finds every message that was acknowledged before.
     """
     ext = request.command.ext_fields
     header = QueryMessageHeader.decode(ext)

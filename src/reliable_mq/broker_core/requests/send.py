@@ -17,6 +17,7 @@ from reliable_mq.broker_core.names import (
     is_retry_topic,
     is_send_forbidden,
 )
+from reliable_mq.broker_core.requests.alike_batches import append_alike
 from reliable_mq.broker_core.requests.message_type import check_message_type
 from reliable_mq.broker_core.requests.refusal import (
     RequestRefused,
@@ -32,10 +33,11 @@ from reliable_mq.broker_core.requests.timed import (
 from reliable_mq.broker_core.requests.topic_of_send import topic_for
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import AppendResult, Lane, StoredMessage
+from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
-from reliable_mq.wire.batch_body import decode_columns
+from reliable_mq.wire.batch_body import decode_alike, decode_columns
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import ONE_WAY_FLAG, Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
@@ -331,16 +333,20 @@ def _append_rewritten(
 
 def _append_batch(
     state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
-) -> tuple[AppendResult, list[int]]:
+) -> tuple[AppendResult, Sequence[int]]:
     """Store the messages of a batch; the whole batch is decoded before anything is stored.
 
     Raises:
         RequestRefused: when it has so many tiny messages that making the records takes too long.
     """
+    alike = decode_alike(body)
+    if alike is not None:
+        _check_growth(state, like, len(body), len(alike.keys))
+        placed = append_alike(state, like, alike, now_ms)
+        if placed is not None:
+            return placed
     flags, bodies, properties = decode_columns(body)
-    size_max = state.config.message_size_max
-    if len(body) + len(flags) * (HOSTLESS_SIZE + len(like.topic)) > _BATCH_GROWTH_MAX * size_max:
-        raise too_large(size_max)
+    _check_growth(state, like, len(body), len(flags))
     if may_have_pop_properties(b"".join(properties)):
         properties = list(map(without_pop_properties, properties))
     has_ids = all(map(contains, properties, repeat(_UNIQ_KEY)))
@@ -348,3 +354,9 @@ def _append_batch(
         new_ids = state.new_message_ids(now_ms)
         properties = [_identified(own, new_ids) for own in properties]
     return state.store.appender.append_batch(like, flags, bodies, properties, now_ms)
+
+
+def _check_growth(state: BrokerState, like: StoredMessage, size: int, count: int) -> None:
+    size_max = state.config.message_size_max
+    if size + count * (HOSTLESS_SIZE + len(like.topic)) > _BATCH_GROWTH_MAX * size_max:
+        raise too_large(size_max)

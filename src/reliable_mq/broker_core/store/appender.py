@@ -18,16 +18,12 @@ from reliable_mq.broker_core.dispatch import (
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
+from reliable_mq.broker_core.store.lanes import Dispatch, Lane, LaneKey
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
-from reliable_mq.wire.record_encode import (
-    RecordForm,
-    RecordRun,
-    record_size,
-    record_sizes,
-    topic_part,
-)
+from reliable_mq.wire.record_encode import RecordForm, record_size, record_sizes
+from reliable_mq.wire.record_run import RecordRun
 from reliable_mq.wire.record_scan import SizedHead
 
 
@@ -54,31 +50,6 @@ class AppendResult(msgspec.Struct, gc=False):
     end: int
 
 
-class Dispatch(msgspec.Struct):
-    """The new units of one batch of the log; due when the log is stored up to `end`."""
-
-    end: int
-    last_record: int
-    last_time_ms: int
-    arrivals: list[Arrivals]
-
-
-class Lane:
-    """One queue of one topic for appends: the next queue offset, and the units of this batch."""
-
-    __slots__ = ("arrivals", "magic", "next", "queue_id", "topic", "topic_part")
-
-    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next = next_offset
-        self.magic, self.topic_part = topic_part(topic.encode())
-        self.arrivals: Arrivals | None = None  # in the current batch
-
-
-LaneKey = tuple[str, int]
-
-
 class Appender:
     """Appends messages to a log.
 
@@ -97,8 +68,7 @@ class Appender:
         self._own_size = HOSTLESS_SIZE + len(store_host)  # bytes that all records have
         self._delays_ms = delays_ms
         self.lanes: dict[LaneKey, Lane] = {}
-        self.last_time_ms = 0
-        self._last_record = -1
+        self.last_time_ms, self._last_record = 0, -1
         self._open_lanes: list[Lane] = []
         self.begun = 0
         self.end_of: Callable[[LaneKey], int] = lambda _key: 0  # the store sets it
@@ -192,6 +162,21 @@ class Appender:
             self._add_unit(lane, queue_offset, offset, size, code)
         return AppendResult(offset, queue_offset, offset + size)
 
+    def append_one(
+        self, lane: Lane, form: RecordForm, body: bytes, born_time_ms: int, key: bytes, now_ms: int
+    ) -> tuple[int, int, int]:
+        """`append_known` of one message; return its log offset, its queue offset and its end."""
+        log, size, number = self._log, form.size + len(body), lane.next
+        time_ms = max(self.last_time_ms, now_ms)
+        offset = log.room_for(size)
+        log.add(
+            form.record_of(size, lane.queue_id, number, offset, born_time_ms, time_ms, body, key)
+        )
+        self.last_time_ms, self._last_record = time_ms, offset
+        lane.next = number + 1
+        self._add_unit(lane, number, offset, size, form.tags_code)
+        return offset, number, offset + size
+
     def append_known(
         self,
         lanes: Sequence[Lane],
@@ -238,11 +223,19 @@ class Appender:
 
     def _add_unit(self, lane: Lane, number: int, offset: int, size: int, code: int) -> None:
         """Add the unit of message `number` of a queue, whose record is the log's last one."""
-        arrivals = lane.arrivals or self._open(lane, number)
-        arrivals.units.append(pack_unit(offset, size, code))
+        unit, arrivals, end = pack_unit(offset, size, code), lane.arrivals, offset + size
+        if arrivals is None:
+            lane.arrivals = Arrivals(
+                lane.topic, lane.queue_id, number, [unit], {code}, offset, end, size
+            )
+            self._open_lanes.append(lane)
+            if not number:
+                self.begun += 1
+            return
+        arrivals.units.append(unit)
         arrivals.tags_codes.add(code)
         arrivals.last_log_offset = offset
-        arrivals.log_end = offset + size
+        arrivals.log_end = end
         arrivals.size += size
 
     def append_batch(
@@ -267,12 +260,7 @@ class Appender:
         store_host, topic = self._store_host, lane.topic_part
         sizes = record_sizes(topic, bodies, properties, like.born_host, store_host)
         total = sum(sizes)
-        if total + BLANK_SIZE > self._log.segment_size:
-            raise MessageRefused(
-                f"a batch of {total} bytes; a file of the log holds {self._log.segment_size}"
-            )
-        time_ms = self.last_time_ms = max(now_ms, self.last_time_ms)
-        begin = self._log.room_for(total)
+        begin, time_ms = self._room_for_batch(total, now_ms)
         offsets = list(accumulate(sizes[:-1], initial=begin))
         first = lane.next
         run = RecordRun(
@@ -287,17 +275,50 @@ class Appender:
             like.reconsume_times,
         )
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
-        self._last_record = offsets[-1]
         if codes is None:
             codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
+        self._add_units(lane, offsets, sizes, codes)
+        return AppendResult(begin, first, begin + total), offsets
+
+    def append_alike(
+        self,
+        lane: Lane,
+        form: RecordForm,
+        bodies: Sequence[bytes],
+        born_time_ms: int,
+        keys: Sequence[bytes],
+        now_ms: int,
+    ) -> tuple[AppendResult, Sequence[int]]:
+        """`append_batch` of messages whose records have one form and one size."""
+        size, count, first = form.size + len(bodies[0]), len(bodies), lane.next
+        begin, time_ms = self._room_for_batch(size * count, now_ms)
+        end = begin + size * count
+        offsets, numbers = range(begin, end, size), (lane.queue_id, first)
+        self._log.add(form.encode_batch(*numbers, offsets, born_time_ms, time_ms, bodies, keys))
+        self._add_units(lane, offsets, [size] * count, [form.tags_code] * count)
+        return AppendResult(begin, first, end), offsets
+
+    def _room_for_batch(self, total: int, now_ms: int) -> tuple[int, int]:
+        """Return the offset of records of so many bytes, side by side, and their store time."""
+        if total + BLANK_SIZE > self._log.segment_size:
+            raise MessageRefused(
+                f"a batch of {total} bytes; a file of the log holds {self._log.segment_size}"
+            )
+        self.last_time_ms = max(now_ms, self.last_time_ms)
+        return self._log.room_for(total), self.last_time_ms
+
+    def _add_units(
+        self, lane: Lane, offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]
+    ) -> None:
+        """Add the units of the next messages of a queue, whose records are the log's last ones."""
+        first, last = lane.next, offsets[-1]
         arrivals = lane.arrivals or self._open(lane, first)
-        lane.next = first + len(sizes)
+        self._last_record, lane.next = last, first + len(offsets)
         arrivals.units += map(pack_unit, offsets, sizes, codes)
         arrivals.tags_codes.update(codes)
-        arrivals.last_log_offset = offsets[-1]
-        arrivals.log_end = begin + total
-        arrivals.size += total
-        return AppendResult(begin, first, begin + total), offsets
+        arrivals.last_log_offset = last
+        arrivals.log_end = last + sizes[-1]
+        arrivals.size += arrivals.log_end - offsets[0]
 
     def append_copied(
         self,

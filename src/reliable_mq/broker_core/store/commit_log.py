@@ -17,7 +17,8 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+
+import msgspec
 
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
@@ -34,7 +35,7 @@ _PAGE = 4096  # segment sizes are normally a multiple of it
 _GAP = 16 * 1024  # reading such a gap is cheaper than a second read
 
 
-class SegmentWrite(NamedTuple):
+class SegmentWrite(msgspec.Struct, gc=False):
     """Bytes for one segment: the `parts`, one after another, from position `at`."""
 
     segment: DiskFile
@@ -42,7 +43,7 @@ class SegmentWrite(NamedTuple):
     parts: list[bytes]
 
 
-class LogBatch(NamedTuple):
+class LogBatch(msgspec.Struct, gc=False):
     """The records that one turn appended, in log order; `end` is the log's end after them."""
 
     writes: list[SegmentWrite]
@@ -156,10 +157,14 @@ class CommitLog:
 
         If the record and a blank do not fit, the segment is closed and the next one begins.
         """
-        if not self.pending or size + BLANK_SIZE > self.capacity_end - self.end:
-            self._begin_write(size)
+        end = self.end
+        if size + BLANK_SIZE > self.capacity_end - end:
+            self._begin_segment()
+            end = self.end
+        elif not self.pending:
+            self.pending.append(SegmentWrite(self._segments[-1], end - self._firsts[-1], []))
         self._room = size
-        return self.end
+        return end
 
     def add(self, record: bytes) -> None:
         """Append a record at the offset from `room_for`; it must have the announced size.
@@ -167,11 +172,12 @@ class CommitLog:
         Raises:
             InvariantBroken: when its size differs. Nothing was appended then.
         """
-        if len(record) != self._room:
-            raise InvariantBroken(f"S1: a record of {len(record)} bytes in a room of {self._room}")
+        size = len(record)
+        if size != self._room:
+            raise InvariantBroken(f"S1: a record of {size} bytes in a room of {self._room}")
         self._room = 0
         self.pending[-1].parts.append(record)
-        self.end += len(record)
+        self.end += size
 
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at `offset`: the begin of a segment of the log that is copied.
@@ -202,16 +208,15 @@ class CommitLog:
         self.pending[-1].parts.append(blank)
         self.end += len(blank)
 
-    def _begin_write(self, size: int) -> None:
-        """Begin a write at the log's end, in a segment with room for `size` bytes."""
+    def _begin_segment(self) -> None:
+        """End the newest segment, and begin a write in the next one."""
         rest = self.capacity_end - self.end
-        if size + BLANK_SIZE > rest:
-            segment = self._next_segment()  # may raise, so nothing may be changed before
-            if rest:
-                self._extend_write()
-                self.pending[-1].parts.append(encode_blank(rest))
-                self.end += rest
-            self._keep(self.end, segment)
+        segment = self._next_segment()  # may raise, so nothing may be changed before
+        if rest:
+            self._extend_write()
+            self.pending[-1].parts.append(encode_blank(rest))
+            self.end += rest
+        self._keep(self.end, segment)
         self._extend_write()
 
     def _extend_write(self) -> None:
@@ -256,27 +261,29 @@ class CommitLog:
             batch: what is written.
             has_zeros: whether to write zeros ahead of the next batch: a sync of little is faster.
         """
-        for segment, at, parts in batch.writes:
-            segment.write(at, parts)
+        for each in batch.writes:
+            segment = each.segment
+            segment.write(each.at, each.parts)
             if has_zeros:
-                segment.write_ahead(at + sum(map(len, parts)))
+                segment.write_ahead(each.at + sum(map(len, each.parts)))
 
     @staticmethod
     def sync(batch: LogBatch) -> None:
         """Return when this batch, and all earlier ones, are on the medium."""
-        for segment, _at, _parts in batch.writes:
-            segment.sync()
+        for each in batch.writes:
+            each.segment.sync()
 
     def mark_written(self, end: int) -> None:
         """Note that all bytes before `end` are written to the operating system."""
-        self.written = max(self.written, end)
-        self.invariants()
+        if end > self.written:
+            self.written = end
+            if end > self.end:
+                self.invariants()
 
     def mark_durable(self, end: int) -> None:
         """Note that all bytes before `end` survive a crash, including power loss."""
-        self.written = max(self.written, end)
+        self.mark_written(end)
         self.durable = max(self.durable, end)
-        self.invariants()
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` written bytes at `offset`, or fewer at the end of a segment.

@@ -7,7 +7,7 @@ Source: Apache RocketMQ `DefaultMessageStore.appendToCommitLog`, `ReputMessageSe
 
 from collections.abc import Sequence
 
-from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import ReplicationError
 from reliable_mq.wire.record_scan import SizedHead

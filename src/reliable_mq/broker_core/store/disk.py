@@ -301,6 +301,16 @@ def lack_of(error: BaseException) -> DiskShortage:
     return _LACKS.get(_number_of(error), DiskShortage("the disk is full", "make room"))
 
 
+def with_folder(error: BaseException, folder: str) -> StoreError | None:
+    """Return an error of a store that names its folder; None: `error` names it, or is another."""
+    if isinstance(error, StoreError) and folder not in str(error):  # its names are relative
+        return type(error)(f"store {folder}: {error}")
+    if isinstance(error, OSError) and is_out_of_room(error):
+        lack = lack_of(error)
+        return StoreError(f"store {folder}: {lack.what}; {lack.advice}")
+    return None
+
+
 def _number_of(error: BaseException) -> int:
     cause: BaseException | None = error
     while isinstance(cause, StoreError):

@@ -6,18 +6,18 @@ message is not listed. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 
 Messages of one client are alike: the bytes after the body differ only in the unique key, or in one
 more key. So the bytes around these keys are parsed once and cached as a shape. A message of a known
-shape needs only two lookups (`_read`, `_add_pair`). Other messages use `_add_usual`, which caches
-the bytes after the unique key. The rest uses `_add`.
+shape needs only two lookups (`_read`, `_add_pair`). Others use `_add_usual`, which caches the bytes
+after the unique key, or `_add`.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.java_hash import TAIL, KeyHashes, index_hashes
-from reliable_mq.wire.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
+from reliable_mq.wire.properties import KEYS, TAGS, UNIQ_KEY, property_value
 from reliable_mq.wire.record import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -36,8 +36,8 @@ _TAGS = f"{TAGS}\x01".encode()
 _END = b"\x02"
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _RECORDS_MAX = 160
+_NOTED_MAX = 512  # messages that come as columns; one costs half as much as a record
 _ENTRIES_MAX = 1024
-_TOPICS_MAX = 32  # that are not cached: each takes 25 us, as five records of a cached one
 _KNOWN_MAX = 128
 _LEARN_EVERY = 16
 
@@ -47,7 +47,7 @@ _FIXED = struct.Struct(">iI20xqi16xq20xI")
 _FIXED_SIZE = _FIXED.size
 _LENGTH_SIZE = 2  # of PROPERTIESLENGTH
 _WATCHED = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK
-_COMPUTED = -1  # in place of a hash that is computed later, together with all others
+COMPUTED = -1  # in place of a hash that is computed later, together with all others
 
 
 class IndexColumns(NamedTuple):
@@ -67,11 +67,10 @@ _Shape = tuple[Callable[[bytes], bytes | None], tuple[int, ...]]
 _PairShape = tuple[
     Callable[[bytes], bytes | None], Callable[[bytes], bytes | None], tuple[int, ...]
 ]
-_NOTHING: dict[bytes, bytes] = {}
-_NO_SHAPE: _Shape = (_NOTHING.get, ())
+_NO_SHAPE: _Shape = (dict[bytes, bytes]().get, ())
 
 
-class _Topic:
+class IndexedTopic:
     """Cached facts about a topic's messages.
 
     `rests` has the properties after a unique key, if they contain no other key. It maps them to the
@@ -98,12 +97,13 @@ class _Topic:
             return -1
         known = self.tags.get(tag)
         if known is None:
-            _make_room(self.tags)
+            make_room(self.tags)
             known = self.tags[tag] = self.tag_hashes.whole(tag)
         return known
 
 
-def _make_room(known: dict[Any, Any] | set[bytes]) -> None:
+def make_room(known: dict[Any, Any] | set[bytes]) -> None:
+    """Forget all that is known if there is no room for more."""
     if len(known) >= _KNOWN_MAX:
         known.clear()
 
@@ -122,12 +122,12 @@ def _spread(values: list[int], counts: list[int]) -> list[int]:
 class IndexEntries:
     """The entries of a slice of the log.
 
-    Invariant: each record has one element in `_offsets`, `_times_ms` and `_marks`. Each `_COMPUTED`
-    among the marks has one in `_shares` and `_tails`.
+    Invariant: each record has one element in `_offsets`, `_times_ms` and `_marks`; each `COMPUTED`
+    mark has one in `_shares` and `_tails`.
     """
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _Topic] = {}
+        self._topics: dict[bytes, IndexedTopic] = {}
         # By the size of the bytes after a body: how to split them into the part before the unique
         # key, its head, its tail, and the part after it. Shapes: the meaning of the outer parts.
         self._unpacks: dict[int, _Unpack] = {}
@@ -139,10 +139,8 @@ class IndexEntries:
 
     def begin(self, *, is_short: bool = False) -> None:
         """Remove all entries; the next slice is a small one if `is_short`."""
-        share = 4 if is_short else 1
-        self._records_max, self._topics_max = _RECORDS_MAX // share, _TOPICS_MAX // share
-        self._new_topics = 0
-        self._many = 0  # entries of messages with many keys
+        self._times = 4 if is_short else 1  # how many such slices are a whole one
+        self._noted = self._many = 0  # messages as columns; entries of many keys or new topics
         self._marks: list[tuple[int, ...]] = []
         self._shares: list[bytes] = []
         self._tails: list[bytes] = []
@@ -152,24 +150,52 @@ class IndexEntries:
     @property
     def is_enough(self) -> bool:
         """Whether enough was read for one slice."""
-        if len(self._marks) >= self._records_max or self._many >= _ENTRIES_MAX:
-            return True
-        return self._new_topics >= self._topics_max
+        read, times = len(self._marks) - self._noted, self._times
+        is_full = times * read >= _RECORDS_MAX or times * self._noted >= _NOTED_MAX
+        return is_full or times * self._many >= _ENTRIES_MAX
 
     def columns(self) -> IndexColumns:
         """Return the entries."""
-        computed = iter(index_hashes(self._shares, self._tails))
-        marks = chain.from_iterable(self._marks)
-        hashes = [next(computed) if mark < 0 else mark for mark in marks]
-        counts = list(map(len, self._marks))
+        hashes, counts = index_hashes(self._shares, self._tails), list(map(len, self._marks))
+        if len(hashes) < sum(counts):
+            computed, marks = iter(hashes), chain.from_iterable(self._marks)
+            hashes = [next(computed) if mark < 0 else mark for mark in marks]
         return IndexColumns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
+
+    def add_columns(
+        self,
+        hashes: KeyHashes,
+        marks: tuple[int, ...],
+        parts: Iterable[tuple[bytes, ...]],
+        offsets: Sequence[int],
+        time_ms: int,
+    ) -> None:
+        """Add messages of one topic that differ only in place and unique key.
+
+        Args:
+            hashes: of the keys of the topic.
+            marks: of each message; the first one stands for its unique key.
+            parts: each unique key, cut before its last `TAIL` bytes.
+            offsets, time_ms: of the records.
+        """
+        heads, tails = zip(*parts, strict=True)
+        share, count = hashes.shares.get(heads[0]), len(heads)
+        if share is None or heads.count(heads[0]) < count:
+            for key in map(bytes.__add__, heads, tails):
+                self._mark(hashes, key)
+        else:
+            self._shares += [share] * count
+            self._tails += tails
+        self._marks += [marks] * count
+        self._offsets += offsets
+        self._times_ms += [time_ms] * count
+        self._noted += count
+        self._many += max(0, len(marks) - 2) * count
 
     def read(self, piece: bytes, offset: int) -> int:
         """Read whole records until it is enough; return their size in bytes.
 
-        Args:
-            piece: a part of a segment that begins with a record.
-            offset: the log offset of the piece.
+        A piece is a part of a segment, and begins with a record at a log offset.
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
         size = self._read(piece, offset, is_careful=False)
@@ -191,7 +217,7 @@ class IndexEntries:
         share_of, shape_marks = _NO_SHAPE
         at, size = 0, len(piece)
         last = size - RECORD_SIZE_MIN
-        for _ in range(self._records_max - len(marks)):
+        for _ in range(_RECORDS_MAX // self._times + self._noted - len(marks)):
             if at > last:
                 break
             record_size, magic, own_offset, flag, time_ms, body_size = unpack(piece, at)
@@ -229,12 +255,13 @@ class IndexEntries:
                 break
         return at
 
-    def _topic(self, name: bytes) -> _Topic:
+    def topic(self, name: bytes) -> IndexedTopic:
+        """Return what is known of a topic."""
         topic = self._topics.get(name)
         if topic is None:
-            _make_room(self._topics)
-            topic = self._topics[name] = _Topic(name)
-            self._new_topics += 1
+            make_room(self._topics)
+            topic = self._topics[name] = IndexedTopic(name)
+            self._many += 32  # it took 25 us, as five records of another topic
         return topic
 
     def _add_pair(self, text: bytes, offset: int, time_ms: int) -> bool:
@@ -262,7 +289,7 @@ class IndexEntries:
         the parts that the next message may share.
         """
         begin = 1 + text[0] + _LENGTH_SIZE
-        topic = self._topic(text[1 : begin - _LENGTH_SIZE])
+        topic = self.topic(text[1 : begin - _LENGTH_SIZE])
         properties = text[begin:]
         if int.from_bytes(text[begin - _LENGTH_SIZE : begin]) != len(properties):
             return False  # its size is damaged: the next record is not at its end
@@ -274,12 +301,14 @@ class IndexEntries:
             self._add(topic, properties, offset, time_ms)
             if rest in topic.seen:
                 self._learn(topic, text, begin + len(before), unique, rest)
-            _make_room(topic.seen)
+            make_room(topic.seen)
             topic.seen.add(rest)
             return True
-        marks = [self._mark(topic, unique)]
+        marks = [self._mark(topic.hashes, unique)]
         if before:
-            marks += [self._mark(topic, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key]
+            marks += [
+                self._mark(topic.hashes, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key
+            ]
             if len(text) not in self._pair_unpacks or len(self._marks) % _LEARN_EVERY == 0:
                 self._learn_pair(topic, text, begin + _KEYS_SIZE, before[_KEYS_SIZE:-1], unique)
         elif len(self._marks) % _LEARN_EVERY == 0:  # the size of the text may be new
@@ -289,11 +318,11 @@ class IndexEntries:
         self._note(tuple(marks), offset, time_ms)
         return True
 
-    def _learn(self, topic: _Topic, text: bytes, at: int, unique: bytes, rest: bytes) -> None:
+    def _learn(self, topic: IndexedTopic, text: bytes, at: int, unique: bytes, rest: bytes) -> None:
         """Cache the parts around a unique key whose name begins at `at`, if they are simple."""
         if not unique or _KEYS in rest or _UNIQ_KEY in rest:
             return
-        _make_room(topic.rests)
+        make_room(topic.rests)
         tag_hash = topic.rests[rest] = topic.tag_hash(rest)
         key_at = at + len(_UNIQ_KEY)
         before, behind = text[:key_at], text[key_at + len(unique) :]
@@ -301,13 +330,15 @@ class IndexEntries:
         is_whole_name = is_first or text[at - 1 : at] == _END
         if is_whole_name and len(unique) > TAIL and not (_KEYS in before or _TAGS in before):
             sizes = f"{len(before)}s{len(unique) - TAIL}s{TAIL}s{len(behind)}s"
-            marks = (_COMPUTED, tag_hash) if tag_hash >= 0 else (_COMPUTED,)
-            _make_room(self._unpacks)
+            marks = (COMPUTED, tag_hash) if tag_hash >= 0 else (COMPUTED,)
+            make_room(self._unpacks)
             self._unpacks[len(text)] = struct.Struct(sizes).unpack_from
-            _make_room(self._shapes)
+            make_room(self._shapes)
             self._shapes[before, behind] = (topic.hashes.shares.get, marks)
 
-    def _learn_pair(self, topic: _Topic, text: bytes, at: int, key: bytes, unique: bytes) -> None:
+    def _learn_pair(
+        self, topic: IndexedTopic, text: bytes, at: int, key: bytes, unique: bytes
+    ) -> None:
         """Cache the parts around a key that begins at `at`, and the unique key after it."""
         cut = topic.hashes.cut(key)
         if cut is None or not key or b" " in key or len(unique) <= TAIL:
@@ -319,12 +350,12 @@ class IndexEntries:
         sizes = f"{len(before)}s{len(key) - tail_size}s{tail_size}s{len(between)}s"
         sizes += f"{len(unique) - TAIL}s{TAIL}s{len(behind)}s"
         tag_hash = topic.rests[behind[len(_END) :]]
-        marks = (_COMPUTED, _COMPUTED, tag_hash) if tag_hash >= 0 else (_COMPUTED, _COMPUTED)
+        marks = (COMPUTED, COMPUTED, tag_hash) if tag_hash >= 0 else (COMPUTED, COMPUTED)
         shares = topic.hashes.shares
         key_shares = shares if len(key) > TAIL else {b"": cut[0]}  # a short key has no head
-        _make_room(self._pair_unpacks)
+        make_room(self._pair_unpacks)
         self._pair_unpacks[len(text)] = struct.Struct(sizes).unpack_from
-        _make_room(self._pair_shapes)
+        make_room(self._pair_shapes)
         self._pair_shapes[before, between, behind] = (key_shares.get, shares.get, marks)
 
     def _add_unusual(self, piece: bytes, at: int, end: int, offset: int) -> bool:
@@ -340,44 +371,30 @@ class IndexEntries:
         if head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             self._note((), offset, head.store_time_ms)
         else:
-            topic = self._topic(head.topic.encode())
+            topic = self.topic(head.topic.encode())
             self._add(topic, head.properties, offset, head.store_time_ms)
         return True
 
-    def _add(self, topic: _Topic, properties: bytes, offset: int, time_ms: int) -> None:
+    def _add(self, topic: IndexedTopic, properties: bytes, offset: int, time_ms: int) -> None:
         """Add a message with any properties."""
         unique = property_value(properties, _UNIQ_KEY)
         keys = (property_value(properties, _KEYS) or b"").split(b" ")
-        marks = [self._mark(topic, key) for key in (unique, *keys) if key]
+        marks = [self._mark(topic.hashes, key) for key in (unique, *keys) if key]
         tag_hash = topic.tag_hash(properties)
         if tag_hash >= 0:
             marks.append(tag_hash)
         self._note(tuple(marks), offset, time_ms)
 
-    def _mark(self, topic: _Topic, key: bytes) -> int:
-        cut = topic.hashes.cut(key)
+    def _mark(self, hashes: KeyHashes, key: bytes) -> int:
+        cut = hashes.cut(key)
         if cut is None:
-            return topic.hashes.whole(key)
+            return hashes.whole(key)
         self._shares.append(cut[0])
         self._tails.append(cut[1])
-        return _COMPUTED
+        return COMPUTED
 
     def _note(self, marks: tuple[int, ...], offset: int, time_ms: int) -> None:
         self._marks.append(marks)
         self._offsets.append(offset)
         self._times_ms.append(time_ms)
         self._many += max(0, len(marks) - 2)
-
-
-def property_value(properties: bytes, name: bytes) -> bytes | None:
-    """Return a property's value; `name` ends with its separator."""
-    at = properties.find(name)
-    if at < 0:
-        return None
-    begin = at + len(name)
-    is_plain = at == 0 or properties[at - 1] == _END[0]
-    if not is_plain or properties.find(name, begin) >= 0:  # use the decoder
-        value = decode_properties(properties).get(name[:-1].decode())
-        return None if value is None else value.encode()
-    end = properties.find(_END, begin)
-    return properties[begin:end] if end >= 0 else properties[begin:]

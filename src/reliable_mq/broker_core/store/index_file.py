@@ -87,11 +87,15 @@ class IndexFile:
         slots = self._slots
         places = [_FIRST_SLOT + key_hash % slots for key_hash in hashes]
         heads = self._heads(places)
-        newly_used = list(heads.values()).count(0)
-        before = []
-        for number, place in enumerate(places, first):
-            before.append(heads[place])
-            heads[place] = number
+        before = list(heads.values())
+        newly_used = before.count(0)
+        if len(before) == len(places):  # each has a slot of its own
+            heads = dict(zip(places, range(first, first + len(places)), strict=True))
+        else:
+            before.clear()
+            for number, place in enumerate(places, first):
+                before.append(heads[place])
+                heads[place] = number
         self.is_synced = False
         packed = map(_ENTRY.pack, hashes, offsets, self._seconds(times_ms), before)
         self._file.write(self._entry_place(first), (b"".join(packed),))

@@ -1,8 +1,9 @@
 """The message index: files that list the messages with a key, built from the log.
 
 Receives the visible part of the log. Returns log offsets for a key. Does not read bodies. Indexing
-follows the dispatch, one slice at a time, and reads the log itself. So it costs a send nothing, and
-a rebuild after a crash is the same walk. The last entry shows where indexing must continue.
+follows the dispatch, one slice at a time. Messages that were stored as columns have notes; for all
+others it reads the log itself. So a rebuild after a crash is the same walk without notes. The last
+entry shows where indexing must continue.
 
 A message is listed under its unique key, each of its keys, and its tag; a rolled-back message is
 not listed. Source: Apache RocketMQ 5.4.0 `IndexService`.
@@ -16,6 +17,7 @@ from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.index_entries import IndexColumns, IndexEntries
 from reliable_mq.broker_core.store.index_file import IndexFile, file_size
+from reliable_mq.broker_core.store.index_notes import IndexNotes
 from reliable_mq.broker_core.store.log_walk import next_record
 from reliable_mq.errors import StoreError
 from reliable_mq.telemetry import broker_events
@@ -59,6 +61,8 @@ class MessageIndex:
         self._sizes = sizes
         self._files: dict[str, IndexFile] = {}
         self._entries = IndexEntries()
+        self.notes = IndexNotes()
+        self._is_resting = True
         # A slice may be listed only in part, because no further file could be created. Then these
         # are its begin, and the number of its listed entries.
         self._listed_from, self._listed = -1, 0
@@ -124,36 +128,55 @@ class MessageIndex:
             OSError, StoreError: when the disk fails, mostly for lack of room. `indexed` does not
                 change then, and the next call retries.
         """
+        if self.indexed >= until:
+            self._rest()
+            return
         entries = self._entries
         entries.begin(is_short=is_short)
         begin = at = max(self.indexed, self._log.start)
-        piece_size = _PIECE
-        while at < until and at - begin < _SLICE_SIZE and not entries.is_enough:
-            first, segment = self._log.segment_at(at)
-            piece = segment.copy(at - first, min(piece_size, until - at))
-            size = entries.read(piece, at)
-            piece_size = _PIECE
-            if size:
-                at += size
+        # The notes stay until all is listed: if the disk fails, this slice begins again with them.
+        notes = iter(self.notes if self.notes.count else ())
+        note, read, wanted = next(notes, None), 0, 0
+        while at < until and read < _SLICE_SIZE and not entries.is_enough:
+            while note is not None and note.begin < at:
+                note = next(notes, None)
+            is_noted = note is not None and note.begin == at and note.end <= until
+            if note is not None and is_noted and self.notes.list_in(entries, note):
+                at = note.end
                 continue
+            first, segment = self._log.segment_at(at)
+            stop = note.begin if note is not None and note.begin > at else until
+            piece_size = wanted or min(_PIECE, stop - at)
+            piece = segment.copy(at - first, min(piece_size, until - at))
+            size, wanted = entries.read(piece, at), 0
             rest = first + self._log.segment_size - at
-            claimed = claimed_size_at(memoryview(piece), 0, at)
-            if blank_size_at(piece, 0) == rest:
-                at += rest
-            elif len(piece) < claimed <= min(rest, until - at):
-                piece_size = claimed
-            else:
-                at = _behind_damage(self._log, at, until)
+            if not size:
+                claimed = claimed_size_at(memoryview(piece), 0, at)
+                if blank_size_at(piece, 0) == rest:
+                    size = rest
+                elif len(piece) < claimed <= min(rest, until - at):
+                    wanted = claimed
+                else:
+                    size = _behind_damage(self._log, at, until) - at
+            at, read = at + size, read + size
         if self._listed_from != begin:
             self._listed_from, self._listed = begin, 0
         self._put(entries.columns().since(self._listed), now_ms)
-        self.indexed = at
-        if at >= until and self._files:  # the next message may arrive much later
+        self.indexed, self._is_resting = at, False
+        if self.notes.count:
+            self.notes.forget_before(at)
+
+    def _rest(self) -> None:
+        """Release the memory of the slots: the next message may arrive much later."""
+        if not self._is_resting and self._files:
             self._files[max(self._files)].release()
+        self._is_resting = True
 
     def _put(self, entries: IndexColumns, now_ms: int) -> None:
         while entries.hashes:
             newest = next(reversed(self._files.values()), None)
+            if newest is not None and newest.is_full:
+                newest.release()
             if newest is None or newest.is_full:
                 newest = self._begin_file(now_ms)
             count = newest.append_entries(entries)

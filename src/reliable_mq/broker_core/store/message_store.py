@@ -9,19 +9,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from reliable_mq.broker_core.store import recovery
-from reliable_mq.broker_core.store.appender import (
-    Appender,
-    AppendResult,
-    Dispatch,
-    Lane,
-    StoredMessage,
-)
+from reliable_mq.broker_core.store.appender import Appender, AppendResult, StoredMessage
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
 from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
+from reliable_mq.broker_core.store.lanes import Dispatch, Lane
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.marks import Dispatched, StoreMark
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
@@ -88,7 +83,6 @@ class MessageStore:
         self.upkeep = QueueUpkeep(self.queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.deletions = Deletions()
-        self.on_dispatch: Callable[[Arrivals], None] | None = None
 
     @property
     def dispatched(self) -> int:
@@ -218,8 +212,8 @@ class MessageStore:
         self._undispatched.append(dispatch)
         return batch
 
-    def dispatch_up_to(self, end: int) -> None:
-        """Put the records of all batches that end at or before `end` into their queues."""
+    def dispatch_up_to(self, end: int, tell: Callable[[Arrivals], None] | None = None) -> None:
+        """Put the records of batches that end at or before `end` into their queues, and tell it."""
         undispatched, queues, upkeep, last = self._undispatched, self.queues, self.upkeep, None
         while undispatched and undispatched[0].end <= end:
             last = undispatched.popleft()
@@ -230,11 +224,12 @@ class MessageStore:
                     upkeep.due.append(queue)
                 upkeep.grown.add(queue)
                 upkeep.gathering[queue] = None
-                if self.on_dispatch:
-                    self.on_dispatch(arrivals)
+                if tell is not None:
+                    tell(arrivals)
         if last is not None:
             self._dispatched = Dispatched(last.end, last.last_record, last.last_time_ms)
-            self.invariants()
+            if last.end > (self.log.durable if self._is_sync_flush else self.log.written):
+                self.invariants()
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset; None without a sound record.
@@ -364,9 +359,8 @@ class MessageStore:
 
     def index_some(self, now_ms: int, *, is_short: bool = False) -> None:
         """Add the next records to the index; see `MessageIndex.advance`."""
-        end = self._dispatched.end
-        if self.index is not None and self.index.indexed < end:
-            self.index.advance(end, now_ms, is_short=is_short)
+        if self.index is not None:
+            self.index.advance(self._dispatched.end, now_ms, is_short=is_short)
 
     @property
     def index_lag(self) -> int:

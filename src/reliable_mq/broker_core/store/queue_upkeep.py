@@ -7,9 +7,9 @@ when.
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 
-from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_descriptors, is_out_of_room
+from reliable_mq.broker_core.store.lanes import Lane
 from reliable_mq.broker_core.store.progress import Extents, QueueExtent
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import StoreError

@@ -1,0 +1,96 @@
+"""How many slaves a synchronous master waits for, and which of them count."""
+
+from pathlib import Path
+
+import pytest
+from tests.replication.test_pair import (
+    SLAVE,
+    SYNC_MASTER,
+    end_of,
+    held_syncs,
+    serving,
+    slaves_of,
+)
+from tests.waiting import eventually, run_scene
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.message import Message, SendStatus
+from reliable_mq.runtime import ha_slave
+
+OK = SendStatus.SEND_OK
+SECOND_SLAVE = {**SLAVE, "brokerId": "2"}
+
+
+def test_with_three_replicas_two_slaves_have_a_message_before_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER, inSyncReplicas="3") as master:
+            names = master.name_server_address
+            async with AsyncClient(names) as client, serving(tmp_path / "one", names, **SLAVE):
+                await client.create_topic("t", 1)
+                await eventually(lambda: len(slaves_of(master)) == 1)
+                alone = await client.send(Message(topic="t", body=b"one slave"))
+                assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
+                async with serving(tmp_path / "two", names, **SECOND_SLAVE) as two:
+                    await eventually(lambda: end_of(two) == end_of(master))
+                    await eventually(lambda: len(slaves_of(master)) == 2)
+                    both = await client.send(Message(topic="t", body=b"two slaves"))
+                    assert both.status is OK
+                    assert two._core.state.store.log.durable == end_of(master)
+                    with held_syncs(two):
+                        late = await client.send(Message(topic="t", body=b"one is slow"))
+                        assert late.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+    run_scene(scene())
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_slave_holds_nobody_up_while_another_one_keeps_up(tmp_path: Path, slow: int) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+            names = master.name_server_address
+            async with (
+                AsyncClient(names) as client,
+                serving(tmp_path / "one", names, **SLAVE) as one,
+                serving(tmp_path / "two", names, **SECOND_SLAVE) as two,
+            ):
+                await client.create_topic("t", 1)
+                await eventually(lambda: len(slaves_of(master)) == 2)
+                slaves = (one, two)
+                with held_syncs(slaves[slow]):
+                    for number in range(20):
+                        sent = await client.send(Message(topic="t", body=b"%d" % number))
+                        assert sent.status is OK
+                    assert slaves[slow]._core.state.store.log.durable == 0
+                await eventually(lambda: all(end_of(each) == end_of(master) for each in slaves))
+
+    run_scene(scene())
+
+
+def test_a_slave_that_lacks_too_much_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`haMaxGapNotInSync`: the answer says so at its next report, and not after `slaveTimeout`."""
+    monkeypatch.setattr(ha_slave, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(ha_slave, "_TEND_SECONDS", 0.05)
+    own = {**SYNC_MASTER, "slaveTimeout": "600000", "haMaxGapNotInSync": "2000"}
+
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **own) as master:
+            names = master.name_server_address
+            async with (
+                AsyncClient(names) as client,
+                serving(tmp_path / "slave", names, **SLAVE) as slave,
+            ):
+                await client.create_topic("t", 1)
+                await eventually(lambda: len(slaves_of(master)) == 1)
+                assert (await client.send(Message(topic="t", body=b"1"))).status is OK
+                with held_syncs(slave):
+                    far = await client.send(Message(topic="t", body=b"x" * 4_000))
+                    assert far.status is SendStatus.SLAVE_NOT_AVAILABLE
+                await eventually(lambda: slaves_of(master)[0].acknowledged == end_of(master))
+                near = await client.send(Message(topic="t", body=b"x"))
+                assert near.status is OK
+
+    run_scene(scene())

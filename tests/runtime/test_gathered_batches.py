@@ -1,0 +1,224 @@
+"""What comes while a batch is on its way to the slaves is written together."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+from tests.runtime.test_log_writer import GatedSegment, fail, turn
+from tests.waiting import eventually, run_scene
+
+from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
+from reliable_mq.broker_core.store.commit_log import LogBatch
+from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.runtime import gathered_batches
+from reliable_mq.runtime.gathered_batches import GatheredBatches
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.testing.memory_disk import MemoryDisk
+
+
+class PromptDisk:
+    """Syncs at once."""
+
+    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+        for file in files:
+            file.sync()
+        done()
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Master:
+    """The log of a synchronous master, and a slave that reports when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = ReplicatedAnswers(3_000)
+        self.segment = GatedSegment()
+        self.now = 0.0
+        self.end = 0
+        self.sent: list[int] = []  # where each transfer ends
+        self.writer = LogWriter(
+            MemoryDisk(),
+            0,
+            self._stored,
+            PromptDisk(),
+            on_written=self._written,
+            on_broken=fail,
+        )
+        self.gathered = self.writer.gathered = GatheredBatches(
+            self.answers, partial(self.writer.go_on, at_once=True), lambda: self.now
+        )
+        self.report(0)
+
+    def _stored(self, end: int, _is_durable: bool) -> None:
+        self.answers.release(end)
+
+    def _written(self, batch: LogBatch) -> None:
+        self.sent.append(batch.end)
+
+    def take(self, data: bytes) -> None:
+        """Store a turn with one message."""
+        self.writer.write_turn(turn(self.segment, self.end, data))
+        self.end += len(data)
+        self.gathered.invariants()
+
+    def report(self, offset: int, *, has_slaves: bool = True) -> None:
+        self.answers.acknowledge(offset, has_slaves=has_slaves)
+        self.writer.go_on()
+        self.gathered.invariants()
+
+    @property
+    def log(self) -> bytes:
+        return b"".join(self.segment.written)
+
+
+def test_what_comes_while_a_batch_is_on_its_way_is_one_write_one_sync_and_one_transfer() -> None:
+    async def scene() -> None:
+        master = Master()
+        for data in (b"a", b"b", b"c", b"d"):
+            master.take(data)
+        assert (master.sent, master.log, master.segment.syncs) == ([1], b"a", 1)
+        master.report(1)
+        assert (master.sent, master.log, master.segment.syncs) == ([1, 4], b"abcd", 2)
+        master.take(b"e")
+        master.report(3)
+        assert master.sent == [1, 4], "a report of a part lets nothing go on"
+        master.report(4)
+        assert master.sent == [1, 4, 5]
+        master.report(5)
+        master.take(b"f")
+        assert master.sent == [1, 4, 5, 6], "nothing is on its way: it is written at once"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_batch_goes_on_when_the_slave_is_lost() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.take(b"a")
+        master.take(b"b")
+        master.report(0, has_slaves=False)
+        assert master.log == b"ab"
+        for data in (b"c", b"d"):
+            master.take(data)
+        assert master.sent == [1, 2, 3, 4], "nobody is waited for"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_batch_goes_on_when_its_replies_are_given_up() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.take(b"a")
+        master.take(b"b")
+        master.answers.expire(1_000)
+        master.answers.expire(10_000)
+        master.writer.go_on()
+        assert master.log == b"ab"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_nothing_is_gathered_for_a_slave_that_is_far_away() -> None:
+    async def scene() -> None:
+        master = Master()
+        for _ in range(10):  # the usual time is not that of one batch
+            master.take(b"x")
+            master.now += 0.006
+            master.report(master.end)
+        sent = len(master.sent)
+        master.take(b"y")
+        master.take(b"z")
+        assert len(master.sent) == sent + 2
+        for _ in range(50):
+            master.report(master.end)
+            master.take(b"x")
+            master.now += 0.001
+        sent = len(master.sent)
+        master.take(b"y")
+        master.take(b"z")
+        assert len(master.sent) == sent, "it is near again"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_slave_that_is_silent_suddenly_does_not_keep_batches_from_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathered_batches, "HELD_SECONDS_MAX", 0.0)
+
+    async def scene() -> None:
+        master = Master()
+        master.take(b"a")
+        for data in (b"b", b"c"):
+            master.take(data)
+        await eventually(lambda: master.log == b"abc")
+        assert master.sent == [1, 3]
+        master.take(b"d")
+        master.report(master.end - 1)
+        assert master.log == b"abcd"
+        await asyncio.sleep(0)
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_batch_that_is_late_is_not_waited_for() -> None:
+    async def scene() -> None:
+        master = Master()
+        for data in (b"a", b"b"):
+            master.take(data)
+        master.now += 0.01
+        master.take(b"c")
+        assert master.sent == [1, 3]
+        master.take(b"d")
+        assert master.sent == [1, 3, 4]
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_much_does_not_wait() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.take(b"a")
+        half = bytes(gathered_batches._SIZE_MAX // 2)
+        master.take(half)
+        assert master.sent == [1]
+        master.take(half)
+        assert master.sent == [1, master.end]
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_stop_writes_what_is_gathered() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.take(b"a")
+        master.take(b"b")
+        await master.writer.drain()
+        assert master.log == b"ab"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_batches_of_two_segments_are_one_batch_with_two_writes() -> None:
+    async def scene() -> None:
+        master, second = Master(), GatedSegment()
+        master.take(b"a")
+        master.take(b"b")
+        master.writer.write_turn(turn(second, 0, b"c"))
+        master.writer.write_turn(turn(second, 1, b"d"))
+        master.writer.go_on(at_once=True)
+        assert (master.segment.written, second.written) == ([b"a", b"b"], [b"c", b"d"])
+        master.writer.close()
+
+    run_scene(scene())

@@ -1,0 +1,126 @@
+"""Sends of a known shape have short turns, and whatever else is due has its own."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, pull_header
+from tests.runtime.test_broker_server import Peer, Watch, serving
+from tests.waiting import eventually
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.runtime import broker_server
+from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+
+SEND = {"a": "p", "b": TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000}
+SEND |= {"h": 0, "i": "UNIQ_KEY\x017F000001B418251A\x02", "j": 0, "k": "false", "m": "false"}
+Scene = Callable[[BrokerServer, Peer], Awaitable[None]]
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the short turns that stored something. No tick carries out what a turn has missed."""
+    monkeypatch.setattr(broker_server, "_TICK_SECONDS", 3600.0)
+    found: Counter[str] = Counter()
+    take_sends = BrokerCore.take_sends
+
+    def short(core: BrokerCore, began_ms: int = 0, now_ms: int = 0) -> Any:
+        batch = take_sends(core, began_ms, now_ms)
+        found["short"] += batch is not None
+        return batch
+
+    monkeypatch.setattr(BrokerCore, "take_sends", short)
+    return found
+
+
+def put(peer: Peer) -> int:
+    return peer.put(RequestCode.SEND_MESSAGE_V2, SEND, b"x" * 100)
+
+
+def ask(peer: Peer) -> int:
+    return peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
+
+
+def play(folder: Path, scene: Scene, **properties: str) -> None:
+    """Run a scene with a broker that knows the shape of a peer's sends."""
+
+    async def whole() -> None:
+        async with serving(folder, Watch(), **properties) as (server, peer):
+            for _ in range(3):  # for a new topic more is to be done
+                assert (await peer.answer_to(put(peer))).code == ResponseCode.SUCCESS
+            await scene(server, peer)
+
+    asyncio.run(whole())
+
+
+async def another(server: BrokerServer) -> Peer:
+    """Return a further peer whose sends are known."""
+    peer = Peer(*await asyncio.open_connection(*server.address.split(":")))
+    await peer.answer_to(put(peer))
+    return peer
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_send_that_comes_alone_is_stored_in_a_short_turn(
+    tmp_path: Path, turns: Counter[str], flush: str
+) -> None:
+    async def scene(_server: BrokerServer, peer: Peer) -> None:
+        before = turns["short"]
+        for _ in range(5):
+            assert (await peer.answer_to(put(peer))).code == ResponseCode.SUCCESS
+        assert turns["short"] == before + 5
+
+    play(tmp_path, scene, flushDiskType=flush)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_pull_that_waits_is_answered_by_a_short_turn(
+    tmp_path: Path, turns: Counter[str], flush: str
+) -> None:
+    async def scene(server: BrokerServer, peer: Peer) -> None:
+        consumer = await another(server)
+        end = int((await peer.answer_to(put(peer))).ext_fields["queueOffset"]) + 1
+        waiting = consumer.put(RequestCode.PULL_MESSAGE, pull_header(end, sysFlag=6))
+        await eventually(lambda: bool(server._core.state.pulls.waiting))
+        before = turns["short"]
+        await peer.answer_to(put(peer))
+        pulled = await consumer.answer_to(waiting)
+        assert (pulled.code, turns["short"]) == (ResponseCode.SUCCESS, before + 1)
+        consumer.writer.close()
+
+    play(tmp_path, scene, flushDiskType=flush)
+
+
+def test_sends_of_many_peers_share_a_turn_and_questions_of_some_are_answered(
+    tmp_path: Path, turns: Counter[str]
+) -> None:
+    async def scene(server: BrokerServer, peer: Peer) -> None:
+        peers = [peer, *[await another(server) for _ in range(5)]]
+        before = turns["short"]
+        for sends, asks in ((True, False), (False, True), (True, True)):
+            sent = [(each, put(each)) for each in peers if sends]
+            sent += [(each, ask(each)) for each in peers[1:3] if asks]
+            answers = [await each.answer_to(opaque) for each, opaque in sent]
+            assert {each.code for each in answers} == {ResponseCode.SUCCESS}
+        assert turns["short"] > before
+        for each in peers[1:]:
+            each.writer.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_new_topic_among_known_sends_is_saved_and_a_question_after_them_answered(
+    tmp_path: Path, turns: Counter[str]
+) -> None:
+    async def scene(_server: BrokerServer, peer: Peer) -> None:
+        first, new, last = put(peer), peer.put(310, SEND | {"b": "new"}, b"x"), put(peer)
+        for opaque in (first, new, last):
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+        assert (await peer.answer_to(ask(peer))).code == ResponseCode.SUCCESS
+        assert turns["short"]
+
+    play(tmp_path, scene)
