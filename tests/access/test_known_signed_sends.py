@@ -44,11 +44,15 @@ class SignedSide(Side):
     general = staticmethod(decode_command)
 
     def __init__(self, *, knows: bool, **properties: str) -> None:
-        super().__init__(knows=knows, world=SignedWorld(None, **properties))
+        super().__init__(knows=knows, **properties)
         for name in ("joe", "ann"):
             self.world.make_user(name)  # type: ignore[attr-defined]
             for topic in (TOPIC, NARROW):
                 self.world.allow(name, f"Topic:{topic}", actions=["Pub"])  # type: ignore[attr-defined]
+
+    def new_world(self, properties: dict[str, str]) -> SignedWorld:
+        """Return a broker with access control."""
+        return SignedWorld(None, **properties)
 
     def seen(self) -> dict[str, object]:
         """Return everything that a send may change, with what was refused."""

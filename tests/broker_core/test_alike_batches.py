@@ -175,7 +175,7 @@ def test_a_batch_with_long_properties_leaves_the_same_bytes(size: int) -> None:
 
 
 def test_a_batch_that_fits_in_no_file_of_the_log_is_refused_in_the_same_words() -> None:
-    sides = [Side(knows=knows, properties=SIZES) for knows in (True, False)]
+    sides = [Side(knows=knows, **SIZES) for knows in (True, False)]
     for side in sides:
         side.receive(batch_frame(items_of(1_200)))
     seen = sides[0].seen()

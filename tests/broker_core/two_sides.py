@@ -1,6 +1,6 @@
 """Two brokers get the same bytes: one knows short ways, the other one takes the general ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -25,20 +25,18 @@ class Side:
 
     general = staticmethod(decode_request)
 
-    def __init__(
-        self,
-        *,
-        knows: bool,
-        world: BrokerWorld | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        self.world = world or BrokerWorld(None, **(properties or {}))
+    def __init__(self, *, knows: bool, **properties: str) -> None:
+        self.world = self.new_world(properties)
         self.knows = knows
         self.answers: list[Answer] = []
         self.known = self.alike = 0
         self._readers: dict[int, tuple[Any, Any]] = {}
         for topic in (TOPIC, NARROW, LONG):
             self.world.create_topic(topic, QUEUES if topic == TOPIC else 1)
+
+    def new_world(self, properties: dict[str, str]) -> BrokerWorld:
+        """Return the broker."""
+        return BrokerWorld(None, **properties)
 
     def _reader(self, of: int) -> tuple[Any, Any]:
         if of not in self._readers:

@@ -15,9 +15,8 @@ from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
-from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.server_connection import now_ms
+from reliable_mq.runtime.server_connection import TurnShares, now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 
@@ -40,7 +39,7 @@ class BrokerChores:
         core: says what is due.
         log_writer: its thread does what may block.
         schedule_turn: has a turn run soon; it receives the time.
-        listener: knows whether turns must be short, because somebody sends single requests.
+        turns: whether somebody sends single requests.
 
     Attributes:
         is_idle: whether nothing has come since the last look; the others set it to False.
@@ -51,12 +50,11 @@ class BrokerChores:
         core: BrokerCore,
         log_writer: LogWriter,
         schedule_turn: Callable[[int], None],
-        listener: Listener,
+        turns: TurnShares,
     ) -> None:
         self._core = core
         self._log_writer = log_writer
-        self._schedule_turn = schedule_turn
-        self._listener = listener
+        self._schedule_turn, self._turns = schedule_turn, turns
         self.is_idle = True
         self._flushing = asyncio.Lock()  # two at once would take twice the time of a turn
 
@@ -78,7 +76,7 @@ class BrokerChores:
             pause = _INDEX_SECONDS
             is_wanted = self._core.is_index_wanted
             if is_wanted or self.is_idle:
-                if self._core.index_some(now_ms(), is_short=self._listener.turns.is_short):
+                if self._core.index_some(now_ms(), is_short=self._turns.is_short):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
                 if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())

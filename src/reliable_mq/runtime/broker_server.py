@@ -182,8 +182,8 @@ class BrokerServer:
             on_broken=self._on_broken,
         )
         self._opened.callback(self._log_writer.close)
-        known = (self._core, self._log_writer, self._schedule_turn, self._listener)
-        self._chores = BrokerChores(*known)
+        writer, turns = self._log_writer, self._listener.turns
+        self._chores = BrokerChores(self._core, writer, self._schedule_turn, turns)
         self._registrar = Registrar(
             self._core.state,
             self.name_server_address.split(";"),

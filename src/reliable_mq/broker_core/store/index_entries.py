@@ -6,8 +6,8 @@ message is not listed. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 
 Messages of one client are alike: the bytes after the body differ only in the unique key, or in one
 more key. So the bytes around these keys are parsed once and cached as a shape. A message of a known
-shape needs only two lookups (`_read`, `_add_pair`). Other messages use `_add_usual`, which caches
-the bytes after the unique key. The rest uses `_add`.
+shape needs only two lookups (`_read`, `_add_pair`). Others use `_add_usual`, which caches the bytes
+after the unique key, or `_add`.
 """
 
 import struct
@@ -163,9 +163,7 @@ class IndexEntries:
     def read(self, piece: bytes, offset: int) -> int:
         """Read whole records until it is enough; return their size in bytes.
 
-        Args:
-            piece: a part of a segment that begins with a record.
-            offset: the log offset of the piece.
+        A piece is a part of a segment, and begins with a record at a log offset.
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
         size = self._read(piece, offset, is_careful=False)
