@@ -9,7 +9,7 @@ from tests.house import figures, walk_count
 from tests.house.walk_count import Call, Walk, count, package_of, record
 
 FILES_MAX, CHANGES_MAX = 60, 80
-MESSAGES = 20
+MESSAGES = 60  # on a busy machine, other work falls into most of the walks
 
 
 def test_the_walk_of_a_warm_message_is_short() -> None:
