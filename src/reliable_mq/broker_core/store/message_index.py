@@ -161,7 +161,10 @@ class MessageIndex:
             at, read = at + size, read + size
         if self._listed_from != begin:
             self._listed_from, self._listed = begin, 0
-        self._put(entries.columns().since(self._listed), now_ms)
+        columns = entries.columns()
+        self._put(columns.since(self._listed), now_ms)
+        # This slice may be shorter than the one that was begun: the next one has the rest.
+        self._listed_from, self._listed = at, self._listed - len(columns.hashes)
         self.indexed, self._is_resting = at, False
         if self.notes.count:
             self.notes.forget_before(at)
