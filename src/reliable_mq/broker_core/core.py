@@ -404,6 +404,7 @@ class BrokerCore:
         They add nothing else to a turn. What others have left waits for its own turn.
         """
         state = self.state
+        self._room = _WAITING_COST_MAX
         batch = state.store.take_batch()
         if batch is not None:
             state.answers.end_sends(batch.end)
