@@ -187,6 +187,22 @@ def test_a_slave_that_is_silent_suddenly_does_not_keep_batches_from_the_disk(
     run_scene(scene())
 
 
+def test_a_batch_that_waits_for_no_slave_tells_nothing_of_the_usual_time() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.report(0, has_slaves=False)
+        master.gathered.wrote(1)
+        master.answers.release(1)
+        master.now += 60.0  # nobody looked: with ASYNC_FLUSH only the next batch does
+        assert not master.gathered.keep(LogBatch([], 2))
+        master.report(1)
+        master.gathered.wrote(2)
+        assert master.gathered.keep(LogBatch([], 3))
+        master.writer.close()
+
+    run_scene(scene())
+
+
 def test_a_batch_that_is_late_is_not_waited_for() -> None:
     async def scene() -> None:
         master = Master()
