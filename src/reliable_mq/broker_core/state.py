@@ -325,16 +325,25 @@ class BrokerState:
         self.topics.set_topic(topic, now_ms)
         self.topics_changed([topic.topic_name])
 
-    def topics_changed(self, names: Collection[str] = ()) -> None:
+    def hold_topics(self, names: Iterable[str]) -> list[str]:
+        """Let the replies to sends to these topics wait; return those that did not wait before.
+
+        The caller hands them to `topics_changed` when the topics are in the table.
+        """
+        new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
+        self.new_topics.update((name, []) for name in new)
+        return new
+
+    def topics_changed(self, names: Collection[str] = (), held: Iterable[str] = ()) -> None:
         """Save the topics, and inform the name servers about these topics.
 
         A deleted topic has no name here; the caller that deletes it informs the name servers.
+        `held`: from `hold_topics`, if it was called before.
         """
         self.files.change(TOPICS_PATH, self.topics.dump)
         if names:
             self.unregistered.update(dict.fromkeys(names))
-            new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
-            self.new_topics.update((name, []) for name in new)
+            new = [*held, *self.hold_topics(names)]
             for at in range(0, len(new), _RELEASED_AT_ONCE):
                 some = new[at : at + _RELEASED_AT_ONCE]
                 self.files.when_saved(partial(self._topics_saved, some))
