@@ -326,10 +326,7 @@ class BrokerState:
         self.topics_changed([topic.topic_name])
 
     def hold_topics(self, names: Iterable[str]) -> list[str]:
-        """Let the replies to sends to these topics wait; return those that did not wait before.
-
-        The caller hands them to `topics_changed` when the topics are in the table.
-        """
+        """Let replies to sends to topics wait for `topics_changed`; return those that are new."""
         new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
         self.new_topics.update((name, []) for name in new)
         return new
@@ -337,16 +334,13 @@ class BrokerState:
     def topics_changed(self, names: Collection[str] = (), held: Iterable[str] = ()) -> None:
         """Save the topics, and inform the name servers about these topics.
 
-        A deleted topic has no name here; the caller that deletes it informs the name servers.
-        `held`: from `hold_topics`, if it was called before.
+        A deleted topic has no name here: the caller informs the servers. `held`: see `hold_topics`.
         """
         self.files.change(TOPICS_PATH, self.topics.dump)
-        if names:
-            self.unregistered.update(dict.fromkeys(names))
-            new = [*held, *self.hold_topics(names)]
-            for at in range(0, len(new), _RELEASED_AT_ONCE):
-                some = new[at : at + _RELEASED_AT_ONCE]
-                self.files.when_saved(partial(self._topics_saved, some))
+        self.unregistered.update(dict.fromkeys(names))
+        new = [*held, *self.hold_topics(names)]
+        for at in range(0, len(new), _RELEASED_AT_ONCE):
+            self.files.when_saved(partial(self._topics_saved, new[at : at + _RELEASED_AT_ONCE]))
 
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""
