@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, connection
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.audit import REFUSED_AT_ONCE, REFUSED_PAUSE_MS, AuditRecord
 from reliable_mq.broker_core.config_reading import broker_config
 from reliable_mq.broker_core.requests import audited
@@ -16,6 +17,8 @@ from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.state import Request
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.frame import FrameReader
 
 Row = dict[str, Any]
 
@@ -287,3 +290,21 @@ def test_the_user_of_a_request_is_its_actor(world: AuditWorld) -> None:
     world.create_topic()
 
     assert world.took()["actor"] == "admin"
+
+
+@pytest.mark.parametrize("report", ["the log is stored", "slaves have reported"])
+def test_no_reply_leaves_before_its_line_though_others_may_leave_now(report: str) -> None:
+    """With many speakers, a turn comes later in the loop than what the disk and slaves report."""
+    world, left = BrokerWorld(), list[Answer]()
+    core, end = world.core, world.state.store.log.end
+    command = request(RequestCode.UPDATE_BROKER_CONFIG, {}, b"traceOn=false\n")
+    (frame,) = FrameReader().feed(encode_command(command))
+    core.receive(connection(1), core.decode(frame), START_MS)
+    if report == "the log is stored":
+        assert core.stored(end, durable=True, answer=left.extend), "a turn is due"
+    else:
+        left += core.replicated(end, has_slaves=True)
+    assert not left
+    turn = core.take_turn()
+    assert (len(turn.audit), [of for of, _ in turn.replies]) == (1, [1])
+    assert core.replicated(end, has_slaves=True) == []

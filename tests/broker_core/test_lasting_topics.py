@@ -4,14 +4,16 @@ from functools import partial
 
 import msgspec
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, connection, send_header
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config_files import _MANY_ACTS, ConfigFiles
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import JoinedRows, RowsText
 from reliable_mq.broker_core.topics import PATH, TopicConfig
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.command import request
 
 NEW = {
     "topic": TOPIC,
@@ -263,3 +265,28 @@ def test_a_text_of_rows_has_head_rows_and_tail(count: int) -> None:
     parts = [JoinedRows(rows[at : at + 256], ",") for at in range(0, count, 256)]
     text = RowsText("<", parts, ",", ">")
     assert str(text) == b"".join(text).decode() == "<" + ",".join(rows) + ">"
+
+
+def test_a_send_to_a_topic_of_a_list_that_is_being_made_is_answered_when_the_file_has_it() -> None:
+    """Given a list that takes several turns, its first topics get messages before the last."""
+    world = BrokerWorld()
+    core, rows = world.core, [{"topicName": f"t{n}", "perm": 6} for n in range(100)]
+    of_list = request(
+        Ask.UPDATE_AND_CREATE_TOPIC_LIST, {}, msgspec.json.encode({"topicConfigList": rows})
+    )
+    core.receive(connection(2), of_list, world.now_ms)
+    while "t0" not in world.state.topics.by_name:
+        core.take_turn(work_us_max=1)
+    assert "t99" not in world.state.topics.by_name
+    fields = {name: str(value) for name, value in send_header("t0").items()}
+    core.receive(connection(1), request(Ask.SEND_MESSAGE_V2, fields, b"x"), world.now_ms)
+    turn = core.take_turn(work_us_max=0)
+    assert turn.batch is not None
+    CommitLog.write_batch(turn.batch)
+    answered = list[Answer]()
+    core.stored(turn.batch.end, durable=True, answer=answered.extend)
+    assert not answered, "after a crash now, the topic would be missing"
+    answered += core.take_turn().replies
+    assert not answered
+    core.saved()
+    assert [of for of, _ in core.take_turn().replies] == [1]

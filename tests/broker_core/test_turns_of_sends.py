@@ -6,14 +6,17 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker_core import test_known_sends
-from tests.broker_core.broker_world import START_MS, BrokerWorld
+from tests.broker_core.broker_world import START_MS, BrokerWorld, waiting_pull_header
 from tests.broker_core.test_known_sends import STEPS, alike, play
 from tests.broker_core.two_sides import Side
 
+from reliable_mq.broker_core import core as core_module
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.statistics import TOPIC_PUT_LATENCY
 from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.frame import Frame, FrameReader
 
 
@@ -110,3 +113,21 @@ def test_a_short_turn_without_sends_stores_and_answers_nothing() -> None:
     world.state.reply(1, b"waits")
     assert world.core.take_sends() is None
     assert world.core.take_turn().replies == [(1, b"waits")]
+
+
+def test_each_short_turn_has_its_own_budget_for_pulls_that_wait() -> None:
+    side = Side(knows=True)
+    side.receive(alike(1)[0])
+    side.end_turn()
+    for queue in (1, 2, 3):
+        side.world.begin(RequestCode.PULL_MESSAGE, waiting_pull_header(queueId=queue), of=2)
+    core, answered = side.world.core, list[Answer]()
+    with patch.object(core_module, "_WAITING_COST_MAX", 1):  # the first answer uses it up
+        core.take_turn()
+        for number, each in enumerate(alike(4)[1:], 1):
+            side.receive(each)
+            batch = core.take_sends()
+            assert batch is not None
+            CommitLog.write_batch(batch)
+            core.stored(batch.end, durable=True, now_ms=START_MS, answer=answered.extend)
+            assert [of for of, _ in answered].count(2) == number

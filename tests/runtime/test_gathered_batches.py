@@ -30,10 +30,28 @@ class PromptDisk:
         pass
 
 
+class SlowDisk(PromptDisk):
+    """Syncs when it is told to."""
+
+    def __init__(self) -> None:
+        self._done: list[Callable[[], None]] = []
+
+    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+        def end() -> None:
+            PromptDisk.start(self, files, done)
+
+        self._done.append(end)
+        return True
+
+    def end_sync(self) -> None:
+        """End the sync that has begun."""
+        self._done.pop(0)()
+
+
 class Master:
     """The log of a synchronous master, and a slave that reports when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: PromptDisk | None = None) -> None:
         self.answers = ReplicatedAnswers(3_000)
         self.segment = GatedSegment()
         self.now = 0.0
@@ -43,7 +61,7 @@ class Master:
             MemoryDisk(),
             0,
             self._stored,
-            PromptDisk(),
+            disk or PromptDisk(),
             on_written=self._written,
             on_broken=fail,
         )
@@ -169,6 +187,22 @@ def test_a_slave_that_is_silent_suddenly_does_not_keep_batches_from_the_disk(
     run_scene(scene())
 
 
+def test_a_batch_that_waits_for_no_slave_tells_nothing_of_the_usual_time() -> None:
+    async def scene() -> None:
+        master = Master()
+        master.report(0, has_slaves=False)
+        master.gathered.wrote(1)
+        master.answers.release(1)
+        master.now += 60.0  # nobody looked: with ASYNC_FLUSH only the next batch does
+        assert not master.gathered.keep(LogBatch([], 2))
+        master.report(1)
+        master.gathered.wrote(2)
+        assert master.gathered.keep(LogBatch([], 3))
+        master.writer.close()
+
+    run_scene(scene())
+
+
 def test_a_batch_that_is_late_is_not_waited_for() -> None:
     async def scene() -> None:
         master = Master()
@@ -205,6 +239,26 @@ def test_a_stop_writes_what_is_gathered() -> None:
         master.take(b"b")
         await master.writer.drain()
         assert master.log == b"ab"
+        master.writer.close()
+
+    run_scene(scene())
+
+
+def test_a_stop_writes_what_is_gathered_during_its_sync() -> None:
+    async def scene() -> None:
+        disk = SlowDisk()
+        master = Master(disk)
+        master.take(b"a")
+        stop = asyncio.create_task(master.writer.drain())
+        await asyncio.sleep(0)  # it waits for the sync now
+        master.take(b"b")
+        assert master.log == b"a"
+        disk.end_sync()
+        await eventually(lambda: master.log == b"ab" or stop.done())
+        assert master.log == b"ab"
+        disk.end_sync()
+        await stop
+        assert master.segment.syncs == 2
         master.writer.close()
 
     run_scene(scene())

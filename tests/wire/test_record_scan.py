@@ -199,3 +199,18 @@ def test_heads_end_where_the_first_record_is_not_whole_or_not_valid(
         at += size
     assert end == at
     assert valid_size_at(view, at, offset + at - 6) == 0
+
+
+def test_a_topic_of_a_negative_length_is_no_record_whether_alone_or_among_alike_ones() -> None:
+    topic = "t" * 200
+    one = bytearray(encode_record(Record(topic, b"b", b"", store_time_ms=1)))
+    length_at = one.index(topic.encode()) - 2
+    longer = topic.encode() + bytes(0x8000 - len(topic))
+    forged = one[:length_at] + (0x8000).to_bytes(2) + longer.replace(b"\0", b"t") + b"\0\0"
+    forged[:4] = len(forged).to_bytes(4)
+    whole = bytearray()
+    for _ in range(8):
+        forged[28:36] = len(whole).to_bytes(8)
+        whole += forged
+    assert valid_size_at(memoryview(whole), 0, 0) == 0
+    assert heads_from(bytes(whole), 0, 0) == ([], 0)

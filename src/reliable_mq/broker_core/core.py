@@ -404,6 +404,7 @@ class BrokerCore:
         They add nothing else to a turn. What others have left waits for its own turn.
         """
         state = self.state
+        self._room = _WAITING_COST_MAX
         batch = state.store.take_batch()
         if batch is not None:
             state.answers.end_sends(batch.end)
@@ -422,7 +423,8 @@ class BrokerCore:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
         Releases the replies that waited for this, then dispatches the visible records. No command
-        is handled in between, so a client with a reply finds its message.
+        is handled in between, so a client with a reply finds its message. While lines of the audit
+        are not written, replies wait for the next turn: the reply to an audited request is one.
 
         Args:
             end: the log offset.
@@ -434,7 +436,8 @@ class BrokerCore:
             report: tells a slave's master what is stored, before the dispatch for the same reason.
 
         Returns:
-            Whether the next turn has waiting pulls or pops to answer, or what they have stored.
+            Whether the next turn has more to do: waiting pulls or pops to answer, what they have
+            stored, files, or lines of the audit.
 
         Raises:
             OSError, StoreError: when a queue cannot be written for a reason other than lack of
@@ -448,7 +451,7 @@ class BrokerCore:
         else:
             store.log.mark_written(end)
         state.statistics.stored(end, answers.release(end), now_ms)
-        if answer is not None and answers.ready:
+        if answer is not None and answers.ready and not state.audit.lines:
             answer(answers.take_ready())
         if report is not None:
             report()
@@ -458,22 +461,23 @@ class BrokerCore:
             self._note_durable(end)
         if self._arrived:
             self._wake_pulls(now_ms)
-            if answer is not None and answers.ready:
+            if answer is not None and answers.ready and not state.audit.lines:
                 answer(answers.take_ready())
         if store.upkeep.due:
             store.upkeep.flush_due()
         waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        return bool(waiting or store.log.pending or state.files.changed)
+        return bool(waiting or store.log.pending or state.files.changed or state.audit.lines)
 
     def replicated(self, offset: int, *, has_slaves: bool) -> list[Answer]:
         """Note how far the slaves have the log that a synchronous master waits for.
 
-        Return the replies that waited for this. `has_slaves`: whether enough are connected.
+        Return the replies that waited for this; none before lines of the audit are written: then
+        they leave with the turn that is due. `has_slaves`: whether enough are connected.
         """
         answers = self.state.answers
         if isinstance(answers, ReplicatedAnswers):
             answers.acknowledge(offset, has_slaves=has_slaves)
-        return answers.take_ready()
+        return [] if self.state.audit.lines else answers.take_ready()
 
     def _note_durable(self, end: int) -> None:
         """Tell those who wait for it that everything before log offset `end` is durable."""

@@ -325,19 +325,22 @@ class BrokerState:
         self.topics.set_topic(topic, now_ms)
         self.topics_changed([topic.topic_name])
 
-    def topics_changed(self, names: Collection[str] = ()) -> None:
+    def hold_topics(self, names: Iterable[str]) -> list[str]:
+        """Let replies to sends to topics wait for `topics_changed`; return those that are new."""
+        new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
+        self.new_topics.update((name, []) for name in new)
+        return new
+
+    def topics_changed(self, names: Collection[str] = (), held: Iterable[str] = ()) -> None:
         """Save the topics, and inform the name servers about these topics.
 
-        A deleted topic has no name here; the caller that deletes it informs the name servers.
+        A deleted topic has no name here: the caller informs the servers. `held`: see `hold_topics`.
         """
         self.files.change(TOPICS_PATH, self.topics.dump)
-        if names:
-            self.unregistered.update(dict.fromkeys(names))
-            new = [name for name in dict.fromkeys(names) if name not in self.new_topics]
-            self.new_topics.update((name, []) for name in new)
-            for at in range(0, len(new), _RELEASED_AT_ONCE):
-                some = new[at : at + _RELEASED_AT_ONCE]
-                self.files.when_saved(partial(self._topics_saved, some))
+        self.unregistered.update(dict.fromkeys(names))
+        new = [*held, *self.hold_topics(names)]
+        for at in range(0, len(new), _RELEASED_AT_ONCE):
+            self.files.when_saved(partial(self._topics_saved, new[at : at + _RELEASED_AT_ONCE]))
 
     def take_unregistered(self) -> list[str]:
         """Return the topics that must be registered at the name servers."""

@@ -42,7 +42,7 @@ class BrokerChores:
         turns: whether somebody sends single requests.
 
     Attributes:
-        is_idle: whether nothing has come since the last look; the others set it to False.
+        is_idle: whether nothing has come since the last look; the server sets it to False.
     """
 
     def __init__(

@@ -15,8 +15,10 @@ _KEPT_MAX = 8 * 1024 * 1024  # free bytes at the end of the heap
 
 
 def keep_freed_memory() -> bool:
-    """Keep up to 8 MiB of freed memory; return whether the C library can do it.
+    """Keep freed memory for the next buffers; return whether the C library can do it.
 
+    Up to 8 MiB stay at the end of the heap. So does what was freed before a block in use, however
+    much it is: after a peak, a process may keep most of it.
     It is for this project's programs. An application decides about its own process.
     """
     if not sys.platform.startswith("linux"):

@@ -78,7 +78,7 @@ class GatheredBatches:
     def wrote(self, end: int) -> None:
         """Note that the log is written up to `end`, and goes to the slaves now."""
         self._end = end
-        if self._marked < 0:
+        if self._marked < 0 and self._answers.has_slaves:
             self._mark, self._marked = end, self._clock()
 
     def take_due(self) -> LogBatch | None:

@@ -370,6 +370,7 @@ class LogWriter:
             await self._settled.wait()
             if _SYNC in self._lacking:
                 break
+            self.go_on(at_once=True)  # a turn may have come during the sync
         await self._result_of(_NOTHING, lambda: None)
 
     def close(self) -> None:

@@ -122,9 +122,9 @@ class FrameReader(Generic[T]):
         return self._cut(data, 0)
 
     def feed_alone(self, data: bytes) -> T | None:
-        """Return what stands for the one recognised frame that `data` is, if nothing is kept.
+        """Return what stands for `data`, if it is exactly one frame, and that is recognised.
 
-        None: anything else came. Nothing is done with it, so `feed` must have it.
+        None: it is something else, or earlier bytes are kept. Nothing was done then: call `feed`.
         """
         size = len(data)
         if self._kept or self.uncut or not HEAD_SIZE <= size <= FRAME_SIZE_MAX:

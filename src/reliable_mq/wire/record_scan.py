@@ -235,11 +235,12 @@ def _heads_alike(buffer: bytes, at: int, offset: int, count: int) -> list[SizedH
     topic_at = at + _FIXED_SIZE + length
     if length < 0 or topic_at + 3 > at + size or flag & (BORN_HOST_V6 | STORE_HOST_V6):
         return []
-    length_size = 1 if magic == MAGIC_V1 else 2
-    topic_begin = topic_at + length_size
-    topic_end = topic_begin + int.from_bytes(buffer[topic_at:topic_begin])
+    is_v1 = magic == MAGIC_V1
+    topic_begin = topic_at + (1 if is_v1 else 2)
+    topic_length = int.from_bytes(buffer[topic_at:topic_begin], signed=not is_v1)
+    topic_end = topic_begin + topic_length
     rest = at + size - topic_end - 2
-    if magic not in (MAGIC_V1, MAGIC_V2) or rest < 0:
+    if magic not in (MAGIC_V1, MAGIC_V2) or topic_length < 0 or rest < 0:
         return []
     own = buffer[topic_at : topic_end + 2]  # the topic with its length, and the next length
     topic = _topic_text(buffer[topic_begin:topic_end])

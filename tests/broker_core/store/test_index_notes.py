@@ -207,6 +207,43 @@ def test_a_slice_from_notes_that_found_no_room_lists_nothing_twice() -> None:
     assert failing.list_until(failing.log.end) == expected
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_short_slice_after_a_long_one_without_room_lists_nothing_twice(*, is_noted: bool) -> None:
+    runs = [run_of(16) for _ in range(12)]
+    intact, failing = World(segment_size=400_000), World(segment_size=400_000)
+    for world in (intact, failing):
+        for run in runs:
+            world.store(run, is_noted=is_noted)
+    expected = intact.list_until(intact.log.end)
+    operations = [operation.path for operation in intact.disk.operations]
+    failing.disk.fail_at = operations.index(f"{FOLDER}/{intact.disk.names(FOLDER)[1]}")
+    with pytest.raises(OSError, match="Input/output"):
+        failing.list_until(failing.log.end)
+    while failing.index.indexed < failing.log.end:
+        failing.index.advance(failing.log.end, NOW_MS, is_short=True)
+    assert failing.files() == expected
+
+
+@pytest.mark.parametrize(("count", "keys"), [(150, "a"), (150, "a b"), (3, "k " * 700)])
+def test_the_rest_of_a_record_that_a_full_file_has_cut_is_listed_after_a_restart(
+    count: int, keys: str
+) -> None:
+    run = f"UNIQ_KEY\x01{{:032X}}\x02KEYS\x01{keys}\x02TAGS\x01red\x02"
+    intact = World(segment_size=400_000)
+    intact.store(run_of(count, run))
+    expected = intact.list_until(intact.log.end)
+    operations = [operation.path for operation in intact.disk.operations]
+    for name in intact.disk.names(FOLDER)[1:]:
+        world = World(segment_size=400_000)
+        world.store(run_of(count, run))
+        world.disk.fail_at = operations.index(f"{FOLDER}/{name}")
+        with pytest.raises(OSError, match="Input/output"):
+            world.list_until(world.log.end)
+        world.index = MessageIndex(world.disk, world.log, IndexSizes(SLOTS, ENTRIES))
+        world.index.open(is_whole=True, was_killed=True, safe_time_ms=0)
+        assert world.list_until(world.log.end) == expected
+
+
 def test_notes_know_their_order() -> None:
     notes = IndexNotes()
     run = run_of(2)

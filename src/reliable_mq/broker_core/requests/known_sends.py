@@ -22,9 +22,9 @@ FEW = 4  # fewer sends cost less one by one than as columns
 def send_known(
     state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
 ) -> int:
-    """Store sends of a known shape, the first of them; return how many.
+    """Store sends of a known shape up to one that needs more; return how many were stored.
 
-    About the next one more is to be decided. Nothing is done with it.
+    Nothing is done with the others.
     """
     bodies = sends.bodies
     if (

@@ -121,11 +121,14 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
     new = state.creators.refuse("topic", names, request.user, state.config)
     state.creators.note("topic", new, request.user)
     yield _TOPICS_US
-    for at in range(0, len(topics), _TOPICS_AT_ONCE):
-        for topic in topics[at : at + _TOPICS_AT_ONCE]:
-            state.topics.set_topic(topic, request.now_ms)
-        yield _TOPICS_US
-    state.topics_changed(names)
+    held = state.hold_topics(names)  # messages may come before all topics are in the table
+    try:
+        for at in range(0, len(topics), _TOPICS_AT_ONCE):
+            for topic in topics[at : at + _TOPICS_AT_ONCE]:
+                state.topics.set_topic(topic, request.now_ms)
+            yield _TOPICS_US
+    finally:
+        state.topics_changed(names, held)
     state.reply_when_registered(request, reply(request.command))
 
 

@@ -75,6 +75,13 @@ class IndexFile:
         """The log offset of the last entry's record; -1 without entries."""
         return self._entry(self.next - 1)[1] if self.next > 1 else -1
 
+    def count_of(self, offset: int) -> int:
+        """Return how many of the last entries are those of one record."""
+        number = self.next
+        while number > 1 and self._entry(number - 1)[1] == offset:
+            number -= 1
+        return self.next - number
+
     def append_entries(self, entries: IndexColumns) -> int:
         """Add entries while there is room; return their number."""
         room = self._capacity - self.next

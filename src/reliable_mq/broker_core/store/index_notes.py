@@ -31,7 +31,7 @@ class IndexNote(NamedTuple):
 
     Attributes:
         begin: log offset of the first one.
-        end: of the last one.
+        end: where the last one ends.
         form: of their records.
         offsets: of each record, in few bytes.
         keys: their unique keys, one after another.

@@ -99,6 +99,8 @@ class MessageIndex:
             kept_end = file.last_offset
             self._files[name] = file
         self.indexed = max(self._log.start, self._end_of_record(kept_end))
+        if self._files and kept_end >= self._log.start and self._files[max(self._files)].is_full:
+            self._begin_in(kept_end)
 
     def _opened(self, path: str, size: int) -> IndexFile | None:
         """Open a file; None without room for its missing part, as in files of Apache's broker."""
@@ -111,6 +113,21 @@ class MessageIndex:
                 raise
             broker_events.INDEX_NO_ROOM.log(log, path=path)
             return None
+
+    def _begin_in(self, offset: int) -> None:
+        """Begin with the last listed record, if a full file has cut its entries."""
+        listed = 0
+        for file in reversed(self._files.values()):
+            count = file.count_of(offset)
+            listed += count
+            if count < file.next - 1:
+                break
+        first, segment = self._log.segment_at(offset)
+        self._entries.begin()
+        self._entries.read(segment.copy(offset - first, self.indexed - offset), offset)
+        if listed < len(self._entries.columns().hashes):
+            self.indexed = self._listed_from = offset
+            self._listed = listed
 
     def _end_of_record(self, offset: int) -> int:
         if not self._files or offset < self._log.start:
@@ -161,7 +178,10 @@ class MessageIndex:
             at, read = at + size, read + size
         if self._listed_from != begin:
             self._listed_from, self._listed = begin, 0
-        self._put(entries.columns().since(self._listed), now_ms)
+        columns = entries.columns()
+        self._put(columns.since(self._listed), now_ms)
+        # This slice may be shorter than the one that was begun: the next one has the rest.
+        self._listed_from, self._listed = at, self._listed - len(columns.hashes)
         self.indexed, self._is_resting = at, False
         if self.notes.count:
             self.notes.forget_before(at)
