@@ -46,6 +46,26 @@ def test_a_run_that_nobody_knows_has_no_verdicts(mq: ReliableMQ, browse: Browse)
     assert browse().get("/verdict-days?run=none&format=json").json() == []
 
 
+def test_a_run_that_ends_after_it_was_asked_for_is_counted(mq: ReliableMQ, browse: Browse) -> None:
+    client = browse()
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-0", as_of=NOW))
+    assert client.get("/verdicts?run=run-1&format=json").json() == []
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-1", findings=1, as_of=NOW))
+    insert_rows(mq.database, "reconcile_finding", _of_day(1, NOW))
+    (found,) = client.get("/verdicts?run=run-1&format=json").json()
+    assert found["findings"] == 1
+
+
+def test_a_clean_newest_run_has_no_verdicts(mq: ReliableMQ, browse: Browse) -> None:
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-1", findings=1, as_of=NOW))
+    insert_rows(mq.database, "reconcile_finding", _of_day(1, NOW))
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-2", as_of=NOW))
+    client = browse()
+    for name in ("verdicts", "verdict-days"):
+        assert client.get(f"/{name}?format=json").json() == []
+        assert "the run was clean" in client.get(f"/{name}").text
+
+
 def test_results_are_kept_for_a_while_and_not_too_many() -> None:
     now, read = [0.0], list[str]()
     kept = KeptResults(60.0, most=2, clock=lambda: now[0])

@@ -88,7 +88,7 @@ def _page(sources: ConsoleSources, wanted: WantedPage, count: Count) -> ListPage
             return ListPage((), away=NO_TABLES)
         run = wanted.text("run")
         if not run:
-            run = connection.execute(select(func.max(table.c.run_id))).scalar_one() or ""
+            run = connection.execute(select(func.max(runs.c.run_id))).scalar_one() or ""
         counted = sources.counts.get(
             (count, wanted.database, run), lambda: count(connection, run, runs, table)
         )
