@@ -26,6 +26,7 @@ def test_findings_are_counted_by_the_day_of_their_message(mq: ReliableMQ, browse
     rows += [_of_day(4, yesterday), _of_day(5, yesterday, topic="returns")]
     rows += [_of_day(6, long_ago), _of_day(7, NOW, message_id="of-a-sender")]
     rows.append(_of_day(8, today, message_id="7F00000100002A9F0000000000000001"))
+    rows.append(_of_day(9, today, message_id="0001-of-a-sender"))
     insert_rows(mq.database, "reconcile_finding", *rows)
 
     client = browse()
@@ -36,7 +37,7 @@ def test_findings_are_counted_by_the_day_of_their_message(mq: ReliableMQ, browse
         (f"{yesterday:%Y-%m-%d}", "orders", 1),
         (f"{yesterday:%Y-%m-%d}", "returns", 1),
         (f"before {today - timedelta(days=30):%Y-%m-%d}", "orders", 1),
-        ("", "orders", 2),
+        ("", "orders", 3),
     ]
     page = client.get("/verdict-days?run=run-1&topic=returns").text
     assert page.count("<tr>") == 2
