@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateTable
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_run_tables import finding_table, run_table
+from reliable_mq.database.sql_tables import our_tables
 from reliable_mq.errors import ConfigurationError, UsageError
 
 
@@ -236,3 +239,14 @@ def test_a_database_that_is_away_delays_no_other_ones_resends(shop: ReliableMQ) 
     resend_all(schedulers, reading, stopped, interval=0.01)
 
     assert len(looked) >= 3
+
+
+def test_tables_that_are_described_again_stay_as_they_are() -> None:
+    """All databases of a process share them: a second description would add its constraints."""
+    tables = our_tables("rmq_", by_day=False)
+    before = [str(CreateTable(each)) for each in (tables.runs, tables.findings)]
+
+    again = run_table(tables.metadata, "rmq_"), finding_table(tables.metadata, "rmq_")
+
+    assert again == (tables.runs, tables.findings)
+    assert [str(CreateTable(each)) for each in again] == before

@@ -1,5 +1,6 @@
 """`reliable-mq console`: it says when it serves, whom it serves, and ends when it is told to."""
 
+import asyncio
 import io
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reliable_mq import ReliableMQ
+from reliable_mq.cli import console
 from reliable_mq.cli.main import BAD_USAGE, DONE, run
 from reliable_mq.console.users import Role, read_users
 
@@ -103,3 +105,17 @@ def test_it_serves_from_its_ready_line_to_its_signal(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+
+
+def test_memory_is_given_back_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_TRIM_SECONDS", 0.0)
+    given: list[str] = []
+
+    def trim() -> None:
+        given.append("back")
+        if len(given) == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        asyncio.run(asyncio.wait_for(console._trim_again(trim), 10))
+    assert given == ["back"] * 3

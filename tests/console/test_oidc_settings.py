@@ -4,9 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.console.conftest import visitor
 from tests.console.oidc_provider import CLIENT, SECRET, Provider, settings
+from tests.console.test_oidc import enter
 
+from reliable_mq import ReliableMQ
 from reliable_mq.cli.console_oidc import OidcOptions
+from reliable_mq.console import console_app
 from reliable_mq.console.users import Role
 from reliable_mq.errors import ConfigurationError, UsageError
 
@@ -84,3 +88,12 @@ def test_the_command_takes_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in faults:
         with pytest.raises(UsageError):
             options(**wrong).settings()
+
+
+def test_people_log_in_after_the_application_has_started_again(
+    mq: ReliableMQ, provider: Provider
+) -> None:
+    app = console_app(mq, oidc=settings(provider))
+    for _ in range(2):
+        with visitor(app) as client:
+            assert enter(client, provider, "vera", "/stubs").headers["location"] == "/stubs"

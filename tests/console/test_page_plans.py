@@ -61,6 +61,7 @@ INSERT INTO rmq_consume_log (consumer_group, message_id, topic, broker_name, que
 SELECT 'billing', message_id, topic, 'a', 0, seq, 1, 1, create_date FROM rmq_message_stub
 WHERE seq % 400 = 1 AND seq NOT IN (1, 8001)
 """
+CONFIRM = "UPDATE rmq_message_stub SET status = 1, resend_time = NULL WHERE seq = ANY(:seqs)"
 TIMED = """
 UPDATE rmq_consume_log SET message_id = upper(lpad(to_hex(
     (extract(epoch FROM create_date) * 1000)::bigint), 12, '0') || '70008' || lpad('', 15, '0'))
@@ -223,6 +224,30 @@ def test_a_group_that_has_consumed_most_is_asked_about_some_at_once(
     assert [len(each) for each in seen] == [15, 16, 15, 6]
     whole = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
     assert [each for page in seen for each in page] == whole
+
+
+def test_what_is_confirmed_while_a_page_is_read_hides_no_other_stub(
+    large: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_windows, "COSTLY_ROWS", 30)
+    with large.database.engine.begin() as connection:
+        connection.execute(text(CONSUMED))
+    whole = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
+    lost = set(whole[:10])
+
+    def confirm(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "NOT (EXISTS" in statement and lost:
+            with large.database.engine.begin() as connection:
+                connection.execute(text(CONFIRM), {"seqs": sorted(lost)})
+            lost.clear()
+
+    event.listen(large.database.forgiving_engine, "after_cursor_execute", confirm)
+    try:
+        seen = _seen(browse(), "/stubs?group=billing&status=unconfirmed")
+    finally:
+        event.remove(large.database.forgiving_engine, "after_cursor_execute", confirm)
+    assert not lost
+    assert {*whole[10:]} <= {each for page in seen for each in page}
 
 
 def test_a_window_without_a_row_says_that_there_are_older_ones(

@@ -26,6 +26,7 @@ def test_findings_are_counted_by_the_day_of_their_message(mq: ReliableMQ, browse
     rows += [_of_day(4, yesterday), _of_day(5, yesterday, topic="returns")]
     rows += [_of_day(6, long_ago), _of_day(7, NOW, message_id="of-a-sender")]
     rows.append(_of_day(8, today, message_id="7F00000100002A9F0000000000000001"))
+    rows.append(_of_day(9, today, message_id="0001-of-a-sender"))
     insert_rows(mq.database, "reconcile_finding", *rows)
 
     client = browse()
@@ -36,7 +37,7 @@ def test_findings_are_counted_by_the_day_of_their_message(mq: ReliableMQ, browse
         (f"{yesterday:%Y-%m-%d}", "orders", 1),
         (f"{yesterday:%Y-%m-%d}", "returns", 1),
         (f"before {today - timedelta(days=30):%Y-%m-%d}", "orders", 1),
-        ("", "orders", 2),
+        ("", "orders", 3),
     ]
     page = client.get("/verdict-days?run=run-1&topic=returns").text
     assert page.count("<tr>") == 2
@@ -44,6 +45,26 @@ def test_findings_are_counted_by_the_day_of_their_message(mq: ReliableMQ, browse
 
 def test_a_run_that_nobody_knows_has_no_verdicts(mq: ReliableMQ, browse: Browse) -> None:
     assert browse().get("/verdict-days?run=none&format=json").json() == []
+
+
+def test_a_run_that_ends_after_it_was_asked_for_is_counted(mq: ReliableMQ, browse: Browse) -> None:
+    client = browse()
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-0", as_of=NOW))
+    assert client.get("/verdicts?run=run-1&format=json").json() == []
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-1", findings=1, as_of=NOW))
+    insert_rows(mq.database, "reconcile_finding", _of_day(1, NOW))
+    (found,) = client.get("/verdicts?run=run-1&format=json").json()
+    assert found["findings"] == 1
+
+
+def test_a_clean_newest_run_has_no_verdicts(mq: ReliableMQ, browse: Browse) -> None:
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-1", findings=1, as_of=NOW))
+    insert_rows(mq.database, "reconcile_finding", _of_day(1, NOW))
+    insert_rows(mq.database, "reconcile_run", run(run_id="run-2", as_of=NOW))
+    client = browse()
+    for name in ("verdicts", "verdict-days"):
+        assert client.get(f"/{name}?format=json").json() == []
+        assert "the run was clean" in client.get(f"/{name}").text
 
 
 def test_results_are_kept_for_a_while_and_not_too_many() -> None:

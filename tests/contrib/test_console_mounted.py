@@ -159,6 +159,31 @@ def test_an_application_that_mounts_it_ends_it(
     assert happened == ["application starts", "console ends", "application ends"]
 
 
+@pytest.mark.parametrize("kind", [Starlette, lambda **life: Wrapped(Starlette(**life))])
+def test_an_application_ends_as_usual_if_the_end_of_the_console_fails(
+    shop: ReliableMQ, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Any]
+) -> None:
+    def fail(_self: Any) -> None:
+        raise OSError("the broker is away")
+
+    monkeypatch.setattr(ConsoleSources, "close", fail)
+    happened: list[str] = []
+    app = mount(lives(happened, kind), "/mq", mq=shop, allow=who)
+    with pytest.raises(OSError, match="the broker is away"), visitor(app) as client:
+        assert client.get("/mq/healthz").status_code == 200
+    assert happened == ["application starts", "application ends"]
+
+
+def test_two_consoles_in_an_application_end_with_it(shop: ReliableMQ, happened: list[str]) -> None:
+    app = lives(happened)
+    for path in ("/mq", "/other"):
+        mount(app, path, mq=shop, allow=who)
+    with visitor(app) as client:
+        for path in ("/mq", "/other"):
+            assert client.get(f"{path}/healthz").status_code == 200
+    assert happened == ["application starts", *["console ends"] * 2, "application ends"]
+
+
 def test_work_in_a_mounted_console_ends_with_the_application(shop: ReliableMQ) -> None:
     app = Starlette()
     mount(app, "/mq", mq=shop, allow=lambda _request: ("vera", Role.OPERATOR))

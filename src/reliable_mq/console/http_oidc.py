@@ -125,7 +125,7 @@ class OidcProvider:
     def __init__(self, settings: OidcSettings, now: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self._now = now
-        self._client = httpx2.Client(timeout=REQUEST_SECONDS, follow_redirects=False)
+        self._client: httpx2.Client | None = None
         self._lock = threading.Lock()
         self._endpoints = KnownEndpoints(settings.issuer, self._read, now)
         self._keys: tuple[float, KeySet] | None = None
@@ -316,7 +316,7 @@ class OidcProvider:
         auth = httpx2.BasicAuth(*account) if account else None
         try:
             method = "GET" if form is None else "POST"
-            with self._client.stream(method, address, data=form, auth=auth) as response:
+            with self._open_client().stream(method, address, data=form, auth=auth) as response:
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > ANSWER_BYTES_MAX:
@@ -337,6 +337,16 @@ class OidcProvider:
             raise Unavailable(f"{self.host} answers with {status}, or not in JSON")
         return found
 
+    def _open_client(self) -> httpx2.Client:
+        """Return the client of all requests. An application that starts again gets a new one."""
+        with self._lock:
+            if self._client is None:
+                self._client = httpx2.Client(timeout=REQUEST_SECONDS, follow_redirects=False)
+            return self._client
+
     def close(self) -> None:
         """Close the connections to the provider."""
-        self._client.close()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()

@@ -101,7 +101,7 @@ class KeptValue(Generic[T]):
 class KeptResults:
     """Results of slow statements, by a key, for a while: of pages that are asked for again.
 
-    Invariant: at most `most` are kept, the newest ones.
+    Invariant: at most `most` are kept, the newest ones, and none is empty.
 
     Args:
         seconds: for how long a result is good.
@@ -119,7 +119,10 @@ class KeptResults:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of a key; read it if there is none, or if it is old."""
+        """Return the result of a key; read it if there is none, or if it is old.
+
+        An empty result is not kept: it was read quickly, and there may be one in a moment.
+        """
         with self._lock:
             read_at, value = self._kept.get(key, (-self._seconds, None))
         if self._clock() - read_at < self._seconds:
@@ -127,7 +130,8 @@ class KeptResults:
         found = read()
         with self._lock:
             self._kept.pop(key, None)
-            self._kept[key] = self._clock(), found
+            if found:
+                self._kept[key] = self._clock(), found
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]
         return found

@@ -17,6 +17,7 @@ from sqlalchemy import (
     func,
     inspect,
     literal,
+    not_,
     select,
     union_all,
 )
@@ -26,6 +27,7 @@ from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, Want
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import part_of
 from reliable_mq.database.sql_run_tables import known_tables
+from reliable_mq.database.sql_types import has_no_id_time
 from reliable_mq.measuring.sql_throughput import first_id
 
 DAYS = 31
@@ -63,12 +65,15 @@ def _place_of(row: dict[str, Any]) -> tuple[bool, bool, str]:
 def _of_days(findings: Table, run: str, as_of: datetime) -> Iterator[Select[Any]]:
     """Yield the counts of each day. The key of findings leads to the ids of a day.
 
-    Ids of Apache's clients begin with an address, and so sort behind all days.
+    Ids of Apache's clients begin with an address, and so nearly all sort behind all days. What
+    sorts before them is looked at: other senders have ids such as "0001".
     """
     last = as_of.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     days = [last - timedelta(days=DAYS - number) for number in range(DAYS + 1)]
     message_id = findings.c.message_id
-    yield _count(findings, run, f"before {days[0]:%Y-%m-%d}", message_id < first_id(days[0]))
+    old, untimed = message_id < first_id(days[0]), has_no_id_time(message_id)
+    yield _count(findings, run, f"before {days[0]:%Y-%m-%d}", old, not_(untimed))
+    yield _count(findings, run, "", old, untimed)
     for day, after in pairwise(days):
         within = (message_id >= first_id(day), message_id < first_id(after))
         yield _count(findings, run, f"{day:%Y-%m-%d}", *within)
@@ -88,7 +93,7 @@ def _page(sources: ConsoleSources, wanted: WantedPage, count: Count) -> ListPage
             return ListPage((), away=NO_TABLES)
         run = wanted.text("run")
         if not run:
-            run = connection.execute(select(func.max(table.c.run_id))).scalar_one() or ""
+            run = connection.execute(select(func.max(runs.c.run_id))).scalar_one() or ""
         counted = sources.counts.get(
             (count, wanted.database, run), lambda: count(connection, run, runs, table)
         )

@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_mq.errors import ConfigurationError
 
-_STARTED, _ENDS, _ENDED = (
-    f"lifespan.{each}" for each in ("startup.complete", "shutdown", "shutdown.complete")
+_STARTED, _ENDS, _ENDED, _ENDED_BADLY = (
+    f"lifespan.{each}"
+    for each in ("startup.complete", "shutdown", "shutdown.complete", "shutdown.failed")
 )
 
 
@@ -35,6 +36,8 @@ def checked_place(path: str) -> str:
 def end_with(app: Any, console: Starlette) -> None:
     """Let a console start after the application that mounts it, and end before it.
 
+    The application ends as usual if the end of the console fails; that error is raised then.
+
     Args:
         app: an application or a router of Starlette or FastAPI. Another one has no such lifespan,
             and is left as it is.
@@ -47,10 +50,26 @@ def end_with(app: Any, console: Starlette) -> None:
 
     @asynccontextmanager
     async def both(served: Any) -> AsyncIterator[Any]:
-        async with own(served) as state, console.router.lifespan_context(console):
-            yield state
+        faults: list[Exception] = []
+        async with own(served) as state:
+            life = AsyncExitStack()
+            await life.enter_async_context(console.router.lifespan_context(console))
+            try:
+                yield state
+            finally:
+                await _end(life, faults)
+        for each in faults:
+            raise each
 
     holder.lifespan_context = both
+
+
+async def _end(life: AsyncExitStack, faults: list[Exception]) -> None:
+    """End the life of a console; note what went wrong."""
+    try:
+        await life.aclose()
+    except Exception as error:  # noqa: BLE001 - the application must end first
+        faults.append(error)
 
 
 class ConsoleBeside:
@@ -86,18 +105,21 @@ class ConsoleBeside:
         """Tell both of start and end. The console starts after the application, and ends before."""
         heard: list[Message] = []
         said: list[str] = []
+        faults: list[Exception] = []
         life = AsyncExitStack()
 
         async def hear() -> Message:
             heard.append(await receive())
             if heard[-1]["type"] == _ENDS:
-                await life.aclose()
+                await _end(life, faults)
             return heard[-1]
 
         async def say(message: Message) -> None:
             said.append(message["type"])
             if said[-1] == _STARTED:
                 await life.enter_async_context(self._console.router.lifespan_context(self._console))
+            if said[-1] == _ENDED and faults:
+                message = {"type": _ENDED_BADLY, "message": f"the console: {faults[0]!r}"}
             await send(message)
 
         async def hear_again() -> Message:
@@ -111,6 +133,8 @@ class ConsoleBeside:
                     raise
             if said == [_STARTED] and heard[-1:] and heard[-1]["type"] != _ENDS:
                 await hear()  # it waits for no end; the console does
-                await send({"type": _ENDED})
+                await say({"type": _ENDED})
         if not said:  # the application knows no such thing: it raised, or returned
             await self._console(scope, hear_again, send)
+        for each in faults:
+            raise each

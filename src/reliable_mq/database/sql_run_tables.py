@@ -58,7 +58,7 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
         Column("whole", LongText),
         Column("managed", LongText),
         Column("report", LongText),
-        extend_existing=True,
+        keep_existing=True,
     )
 
 
@@ -78,7 +78,7 @@ def finding_table(metadata: MetaData, prefix: str) -> Table:
         Column("evidence", LongText, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
         Column("first_run_id", String(32)),
-        extend_existing=True,
+        keep_existing=True,
     )
 
 

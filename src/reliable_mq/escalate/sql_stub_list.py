@@ -147,19 +147,22 @@ class SqlStubList:
         """Return the newest stubs of a way that the group has not consumed, and where to go on.
 
         The consume log is asked for a window of the way, the newest first, until there are enough.
+        Its end is read first. Stubs come and are confirmed meanwhile, and the next page must begin
+        where this one ended.
         """
         stub, rows = self._stub, window_rows(is_costly=True)
         wanted = select(self._seq, stub.message_id).where(*self._own, *place)
-        newest = way.newest(wanted, rows).c
-        asked = select(newest.seq).where(*self._unconsumed(newest.message_id))
-        found = connection.execute(asked.order_by(newest.place.desc()).limit(limit))
-        seqs = list(found.scalars())
-        if len(seqs) == limit:
-            return seqs, None
         newest = way.newest(wanted, rows + 1).c
         ends = select(newest.seq).order_by(newest.place.desc()).offset(rows - 1)
         left = list(connection.execute(ends).scalars())
-        return seqs, left[0] if len(left) > 1 else None
+        end = left[0] if len(left) > 1 else None
+        if end is not None:  # an expression, as in `StubWay.of`
+            wanted = wanted.where(self._seq + 0 >= end)
+        newest = way.newest(wanted, 2 * rows).c  # so many at most, with those that came meanwhile
+        asked = select(newest.seq).where(*self._unconsumed(newest.message_id))
+        found = connection.execute(asked.order_by(newest.place.desc()).limit(limit))
+        seqs = list(found.scalars())
+        return seqs, None if len(seqs) == limit else end
 
     def _unconsumed(self, message_id: ColumnElement[str]) -> list[ColumnElement[bool]]:
         """Return the condition that the group of the filter has not consumed a message."""
