@@ -70,6 +70,8 @@ def make_older(database: Database) -> None:
     with database.engine.begin() as connection:
         for name in ("watched_time", "periodic", "periodic_tick"):
             connection.execute(text(f"DROP TABLE rmq_{name}"))
+        if database.engine.dialect.name == "sqlite":  # it does not drop the index of a column
+            connection.execute(text("DROP INDEX rmq_consume_log_failed"))
         for name in ("failure", "failures"):
             connection.execute(text(f"ALTER TABLE rmq_consume_log DROP COLUMN {name}"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))

@@ -30,10 +30,10 @@ NEEDED: dict[str, set[str]] = {
     "init": set(),
     "broker": LOOP | {f"reliable_mq.{SERVER}"},
     "namesrv": LOOP,
-    "audit": {"asyncio", "pydantic", "rich"},
-    **dict.fromkeys(("topic", "group", "access", "message"), IN_CLUSTER | {"rich"}),
+    "audit": {"asyncio", "pydantic"},
+    **dict.fromkeys(("topic", "group", "access", "message"), IN_CLUSTER),
     **dict.fromkeys(("run", "resend"), IN_DATABASE),
-    **dict.fromkeys(("stub", "dlq", "doctor"), IN_DATABASE | {"rich"}),
+    **dict.fromkeys(("stub", "dlq", "doctor"), IN_DATABASE),
 }
 """What of `HEAVY` the import of each verb brings."""
 

@@ -187,6 +187,11 @@ def test_two_consoles_in_an_application_end_with_it(shop: ReliableMQ, happened: 
 def test_work_in_a_mounted_console_ends_with_the_application(shop: ReliableMQ) -> None:
     app = Starlette()
     mount(app, "/mq", mq=shop, allow=lambda _request: ("vera", Role.OPERATOR))
+
+    @shop.consumer("orders", group="shipping")
+    def ship(_order: dict[str, int]) -> None:
+        """Is never called, as the application does not run: its stubs stay unconfirmed."""
+
     with shop.transaction() as tx:
         for number in range(3):
             tx.send("orders", {"order": number})
