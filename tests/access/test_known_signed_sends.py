@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 from tests.broker_core.broker_world import START_MS, TOPIC
 from tests.broker_core.test_known_sends import KEYS, PROPERTIES
-from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side
+from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, send_command
 
 from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.wire.codes import RequestCode
@@ -75,37 +75,15 @@ def signed_frame(
     *,
     user: str = "joe",
     secret: str = "",
-    kind: int = JSON,
-    code: int = RequestCode.SEND_MESSAGE_V2,
-    flag: int = 0,
-    body: bytes = b"x",
     order: str = JAVA,
     spoilt: str = "",
-    **changes: str | None,
+    **fields: Any,
 ) -> bytes:
-    """Return a signed send as Apache's Java client writes it; a field that is None is left out.
+    """Return a `send_command` that is signed, as Apache's Java client writes it.
 
     `spoilt`: what is changed after it was signed: "body", a field, or the "=" of the signature.
     """
-    fields = {
-        "a": "producers",
-        "b": TOPIC,
-        "c": "TBW102",
-        "d": "4",
-        "e": "3",
-        "f": "0",
-        "g": str(START_MS),
-        "h": "0",
-        "i": f"UNIQ_KEY\x01{KEY}0\x02WAIT\x01true\x02",
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        "n": "b",
-        **changes,
-    }
-    command = request(code, {k: v for k, v in fields.items() if v is not None}, body)
-    command.opaque, command.flag, command.serialize_type = opaque, flag, kind
-    command.language = "JAVA"
+    command = send_command(opaque, **fields)
     if user:
         add_signature(command, user, secret or secret_of(user))
     command.ext_fields = placed(command.ext_fields, order)

@@ -111,7 +111,7 @@ class Side:
         }
 
 
-def send_frame(
+def send_command(
     opaque: int,
     *,
     kind: int = JSON,
@@ -119,8 +119,8 @@ def send_frame(
     flag: int = 0,
     body: bytes = b"x",
     **changes: str | None,
-) -> bytes:
-    """Return a send as Apache's Java client writes it; a field that is None is left out."""
+) -> Command:
+    """Return a send as Apache's Java client makes it; a field that is None is left out."""
     fields = {
         "a": "producers",
         "b": TOPIC,
@@ -140,4 +140,9 @@ def send_frame(
     command = request(code, {k: v for k, v in fields.items() if v is not None}, body)
     command.opaque, command.flag, command.serialize_type = opaque, flag, kind
     command.language = "JAVA"
-    return encode_command(command)
+    return command
+
+
+def send_frame(opaque: int, **fields: Any) -> bytes:
+    """Return `send_command` as that client writes it."""
+    return encode_command(send_command(opaque, **fields))

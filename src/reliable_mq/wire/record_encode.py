@@ -24,13 +24,12 @@ from reliable_mq.wire.record import (
     fixed_for,
     record_former,
 )
+from reliable_mq.wire.record_run import shared_fields
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _TWO_I32 = struct.Struct(">ii")
 _I16 = struct.Struct(">h")
-_I64 = struct.Struct(">q")
-_I32_I64 = struct.Struct(">iq")
-_I32_I64_I32 = struct.Struct(">iqi")
+_I32 = struct.Struct(">i")
 
 
 def encode_record(record: Record) -> bytes:
@@ -258,15 +257,14 @@ class RecordForm:
         body_size, before_key, after_key = len(bodies[0]), self._before_key, self._after_key
         size_and_magic = _SIZE_AND_MAGIC.pack(self.size + body_size, self._magic)
         queue_and_flag = _TWO_I32.pack(queue_id, self._flag)
-        shared = b"".join(
-            (
-                _I32_I64.pack(self._sys_flag, born_time_ms),
-                self._born_host,
-                _I64.pack(store_time_ms),
-                self._store_host,
-                _I32_I64_I32.pack(self._reconsume_times, 0, body_size),
-            )
-        )
+        shared = shared_fields(
+            self._sys_flag,
+            born_time_ms,
+            self._born_host,
+            store_time_ms,
+            self._store_host,
+            self._reconsume_times,
+        ) + _I32.pack(body_size)
         pack = _whole((len(shared), body_size, len(before_key), len(keys[0]), len(after_key)))
         return b"".join(
             [

@@ -14,7 +14,7 @@ _I64 = struct.Struct(">q")
 _I32_I64 = struct.Struct(">iq")
 
 
-def _shared_fields(
+def shared_fields(
     sys_flag: int,
     born_time_ms: int,
     born_host: bytes,
@@ -79,7 +79,7 @@ class RecordRun:
         self._magic = magic
         self._topic = topic
         self._queue_id = queue_id
-        self._shared = _shared_fields(
+        self._shared = shared_fields(
             sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times
         )
         self._head = _head_around(len(self._shared))
