@@ -149,6 +149,7 @@ def test_a_group_is_paused_and_resumed(shop: ReliableMQ, client: TestClient, bro
     assert look(client, "group-resume", more=more).status_code == 409
     assert done(client, "group-pause", more=more) == {"done": 1}
     assert may_consume() == {False}
+    assert "This group is paused at broker-a" in client.get(f"/queues?group={GROUP}").text
     assert look(client, "group-pause", more=more).status_code == 409
     assert done(client, "group-resume", more=more) == {"done": 1}
     assert may_consume() == {True}
@@ -194,15 +195,17 @@ def test_what_cannot_be_done_is_told_and_not_done(
     assert details(shop) == []
 
 
-def test_the_cluster_is_listed(client: TestClient) -> None:
+def test_the_cluster_is_listed(broker: str, client: TestClient) -> None:
+    with Client(broker) as sender:
+        sender.send(Message(topic="returns-of-others", body=b"1"))
     topics = client.get("/topics?format=json").json()
     assert {row["topic"]: row["gate"] for row in topics}["orders"] == "open"
     until(lambda: client.get("/groups?format=json").json())
     groups = client.get("/groups?format=json").json()
     assert GROUP in {row["group"] for row in groups}
     assert "members" in groups[0]
-    (broker,) = client.get("/brokers?format=json").json()
-    assert (broker["role"], broker["state"]) == ("master", "ok")
+    (master,) = client.get("/brokers?format=json").json()
+    assert (master["role"], master["state"]) == ("master", "ok")
     assert client.get("/brokers?away=yes&format=json").json() == []
     for place in ("/topics", "/groups", "/queues", f"/queues?group={GROUP}", "/brokers"):
         page = client.get(place)
@@ -210,4 +213,7 @@ def test_the_cluster_is_listed(client: TestClient) -> None:
         assert "Away:" not in page.text
         check(page.text)
     assert "Reset its offsets" in client.get(f"/queues?group={GROUP}").text
+    found = client.get("/find?q=RETURNS").text  # a topic that the application does not declare
+    assert "Topics of others at the brokers" in found
+    assert "/topics?name=returns-of-others" in found
     assert "Away:" in client.get("/queues?group=nobody").text

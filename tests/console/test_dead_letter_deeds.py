@@ -15,6 +15,7 @@ from tests.waiting import until
 from reliable_mq import Client, Message, ReliableMQ
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.console import console_app
+from reliable_mq.console.deeds_copies import COPY_BYTES_MAX
 
 pytestmark = pytest.mark.processes
 RETRY, VOID, COPY = "dead-letter-retry", "dead-letter-void", "dead-letter-copy"
@@ -171,3 +172,22 @@ def test_a_payload_that_is_no_text_is_not_changed_in_a_form(
     assert answer.status_code == 409
     assert client.get("/dead-letters/copy", params={"group": ODD, "id": ODD}).status_code == 404
     assert client.get("/dead-letters/copy?group=g&id=%00").status_code == 400
+
+
+def test_a_payload_that_no_form_can_send_back_is_not_changed(
+    broker: str, group: str, client: TestClient
+) -> None:
+    long = give_up(broker, group, b"x" * (COPY_BYTES_MAX + 1))
+    page = client.get("/dead-letters/copy", params={"group": group, "id": long})
+    assert page.status_code == 404
+    assert "its payload has 262,145 bytes, and a form changes 262,144 at most" in page.text
+    assert len(page.text) < 20_000
+    answer = look(client, COPY, more={"group": group, "id": long, "body": "x"})
+    assert answer.status_code == 409
+    # Of the longest one, each character is three in a form, and two in the preview.
+    longest = give_up(broker, group, b'"' * COPY_BYTES_MAX)
+    more = {"group": group, "id": longest, "body": '"' * (COPY_BYTES_MAX - 1) + "x"}
+    place = {name: more[name] for name in ("group", "id")}
+    assert client.get("/dead-letters/copy", params=place).status_code == 200
+    preview = look(client, COPY, more=more)
+    assert ended(client, start(client, preview))["counts"]["done"] == 1

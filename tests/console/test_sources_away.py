@@ -1,10 +1,15 @@
 """A source that is away: what is known is shown with its age, and a line says what is away."""
 
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import event
 from tests.console.conftest import Browse
+from tests.console.planted_rows import insert_rows, run
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
@@ -64,6 +69,30 @@ def test_missing_tables_are_named(browse: Browse, postgres_url: str) -> None:
     client = browse(mq)
     assert "a table is missing" in client.get("/stubs").text
     mq.close()
+
+
+def test_what_was_read_is_shown_with_its_age_when_its_database_has_gone(
+    mq: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [0.0]
+    defaults = KeptValue.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "clock", lambda: time.monotonic() + passed[0])
+    insert_rows(mq.database, "reconcile_run", run(findings=3, is_clean=False))
+    client = browse()
+    until(lambda: "3 findings" in client.get("/overview/live").text)
+
+    def refuse(*_connecting: Any) -> None:
+        raise psycopg.OperationalError("connection failed: nobody listens")
+
+    event.listen(mq.database.engine, "do_connect", refuse)
+    mq.database.engine.dispose()
+    passed[0] = 7_200.0
+    until(lambda: "nobody listens" in client.get("/overview/live").text)
+    page = client.get("/overview/live").text
+    assert "Act now: database" in page
+    assert "3 findings" in page
+    assert "read 2 h ago" in " ".join(page.split())
+    event.remove(mq.database.engine, "do_connect", refuse)
 
 
 class Source:

@@ -10,9 +10,10 @@ from tests.resend.worlds import MAX, World
 
 from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.row_values import StubStatus
-from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.database.sql_types import plain_text, utc_datetime
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate import sql_operator_actions
+from reliable_mq.escalate.sql_audit import AuditEntry
 from reliable_mq.escalate.sql_dead_letters import SqlDeadLetters
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.sql_stub_list import SqlStubList
@@ -64,6 +65,35 @@ def test_a_person_may_send_again_or_void(world: World) -> None:
     assert detail["why"] == "fixed"
     assert detail["before"]["status"] == "UNCONFIRMED"
     assert detail["before"]["count"] == MAX
+
+
+def test_any_text_stands_in_the_audit_on_each_database(world: World) -> None:
+    odd = '\0 "\\ \ud800 é 😀 \u202eשלום {"a": [1]}\r\n\t ' + "x" * 200
+    detail = {"why": odd, "at": utc_datetime(7.5), "none": None, "flag": True}
+    names = {"a": None, odd: "r" * 32, "": ""}
+    acts = [
+        AuditEntry(
+            actor=odd,
+            action="stub retry",
+            message_id=name,
+            changed=bool(name),
+            detail=detail,
+            run_id=number,
+        )
+        for name, number in names.items()
+    ]
+    with world.database.engine.begin() as connection:
+        world.audit.write_acts(connection, acts, 200.25)
+        world.audit.write_acts(connection, [], 201.0)
+    rows = world.rows(world.database.audit)
+    assert [(row["message_id"], row["run_id"], row["changed"]) for row in rows] == [
+        (plain_text(name)[:64], number, bool(name)) for name, number in names.items()
+    ]
+    assert {(row["actor"], row["create_date"]) for row in rows} == {
+        (plain_text(odd)[:127], utc_datetime(200.25))
+    }
+    for row in rows:
+        assert json.loads(row["detail"]) == detail | {"at": str(detail["at"])}
 
 
 @pytest.mark.parametrize("verb", ["stub", "dlq"])

@@ -1,7 +1,13 @@
-"""The dashboards and the alert rules name only metrics and labels that are declared."""
+"""The dashboards and the alert rules name only metrics and labels that are declared.
+
+Their expressions are read by Prometheus's own grammar, and the file of rules by promtool, where it
+is installed (Debian's package `prometheus`).
+"""
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +83,62 @@ def test_each_metric_and_label_of_an_expression_is_declared(title: str, expressi
         known |= set(metric.labels)
     for labels in _BY.findall(expression):
         assert {label.strip() for label in labels.split(",")} <= known, title
+
+
+GRAFANA = {"$__rate_interval": "1m", "$__range": "1h", "$__interval": "1m"}
+
+
+@pytest.fixture(scope="module")
+def promql() -> Any:
+    """Give Prometheus's own grammar."""
+    return pytest.importorskip("promql_parser", reason="the extra dev has promql-parser")
+
+
+@pytest.mark.parametrize(
+    ("title", "expression"),
+    [each for each in expressions() if not each[1].startswith("label_values(")],
+)
+def test_an_expression_is_one_that_prometheus_accepts(
+    promql: Any, title: str, expression: str
+) -> None:
+    for name, value in GRAFANA.items():
+        expression = expression.replace(name, value)
+    promql.parse(expression)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("rate(reliable_mq_lag_messages)", "expected type matrix"),
+        ("sum by (rate(up[1m]))", "invalid promql query"),
+        ('up{job=~"("}', "illegal regex"),
+        ("rated(up[1m])", "unknown function"),
+    ],
+)
+def test_an_expression_that_prometheus_refuses_is_found(promql: Any, wrong: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        promql.parse(wrong)
+
+
+def test_each_rule_has_what_prometheus_takes_and_nothing_else(promql: Any) -> None:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    assert len({each["name"] for each in groups}) == len(groups)
+    for group in groups:
+        assert group.keys() <= {"name", "interval", "limit", "rules"}
+    for rule in rules():
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert promql.parse_duration(rule.get("for", "1m")).total_seconds() > 0
+        texts = [*rule["labels"].values(), *rule["annotations"].values()]
+        assert all(text.count("{{") == text.count("}}") for text in texts)
+
+
+def test_promtool_accepts_the_file_of_rules() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    words = [promtool, "check", "rules", str(RULES)]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_a_counter_is_never_shown_without_a_rate() -> None:

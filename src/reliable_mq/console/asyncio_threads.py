@@ -4,6 +4,7 @@ The threads of Starlette are for the whole process. A console whose database han
 of the application that it is mounted in.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -11,8 +12,16 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from reliable_mq.console.sources import fault_of
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.telemetry import application_events
+
+log = logging.getLogger(__name__)
 
 THREADS = 40
 _PART_LINES = 500
@@ -44,3 +53,17 @@ async def streamed(lines: Iterator[str]) -> AsyncIterator[bytes]:
     """Yield the bytes of lines as they are read, some lines at once."""
     while part := await in_thread(lambda: "".join(islice(lines, _PART_LINES))):
         yield part.encode("utf-8", "backslashreplace")
+
+
+class ExportResponse(StreamingResponse):
+    """A file of rows. If its source goes away in the middle, it has no end.
+
+    So the server cuts the connection, and whoever reads the file is told that it is not whole.
+    """
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the rows; after the last one, the end."""
+        try:
+            await super().stream_response(send)
+        except (ReliableMQError, SQLAlchemyError) as error:
+            application_events.CONSOLE_EXPORT_CUT.log(log, error=fault_of(error))

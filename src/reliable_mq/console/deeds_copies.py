@@ -18,6 +18,8 @@ from reliable_mq.sensitive import MaskMisplaced
 COPY_OF = "copy_of"
 """The user property of a copy: the id of the message that it was made of."""
 ACTION = "dlq copy"
+COPY_BYTES_MAX = 256 * 1024
+"""A longer payload would not fit into the form that a browser sends back."""
 
 
 def letter_to_copy(sources: ConsoleSources, chosen: Chosen) -> DeadLetter:
@@ -38,9 +40,14 @@ def text_of(sources: ConsoleSources, dead_letter: DeadLetter) -> str:
     """Return the payload of a dead letter as text. Its sensitive fields are masked.
 
     Raises:
-        NothingToDo: it is no text, or it cannot be shown.
+        NothingToDo: it is no text, or too long, or it cannot be shown.
     """
     fields, body = sources.mq._declared.sensitive_of(dead_letter.topic), dead_letter.message.body
+    if len(body) > COPY_BYTES_MAX:
+        raise NothingToDo(
+            f"its payload has {len(body):,} bytes, and a form changes {COPY_BYTES_MAX:,} at most."
+            " Deliver the dead letter again as it is"
+        )
     if fields:
         text = fields.masked(body)
         if text is None:

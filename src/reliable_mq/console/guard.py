@@ -24,6 +24,7 @@ from reliable_mq.console.figures import ConsoleFigures
 from reliable_mq.console.sessions import (
     OIDC_SECONDS,
     SESSION_SECONDS,
+    EndedSessions,
     LogInSession,
     LogInTries,
     OidcPerson,
@@ -110,6 +111,7 @@ class PageGuard:
         self._figures = figures
         self._now = now
         self._tries = LogInTries()
+        self._ended = EndedSessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -141,7 +143,7 @@ class PageGuard:
         """Return the session, and the cookie to set; "": it has one."""
         given = request.cookies.get(self._seal.cookie_name, "")
         known = self._seal.session(given, self._now())
-        if known is not None:
+        if known is not None and not self._ended.has(known):
             return known, ""
         made = new_session("", self._now())
         return made, self.cookie(request, made)
@@ -285,6 +287,8 @@ class PageGuard:
 
     def begin(self, request: Request, user: ConsoleUser | None, response: Response) -> None:
         """Begin a session of a user; None: end the session."""
+        if user is None and request.state.person is not None:
+            self._ended.add(request.state.session, self._now())
         proof = self._seal.proof(user.secret) if user else ""
         session = new_session(user.name if user else "", self._now(), proof)
         response.headers.append("Set-Cookie", self.cookie(request, session))

@@ -1,6 +1,6 @@
 """The lists of the cluster: topics, groups, queues of a group, brokers; and periodic messages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +9,11 @@ from msgspec.structs import asdict
 from reliable_mq.cli.group_offsets import queue_rows
 from reliable_mq.cli.remote_words import words_of
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
+from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import part_of
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
 from reliable_mq.resend.topic_gate import TopicGate, gate_of
 
@@ -127,12 +129,27 @@ def _queues(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.admin() as admin:
         answers = admin.offsets.progress(group, topic)
         states = admin.groups.members(group)
+        notes = list(_why_behind(admin, group, bool(states.value or states.failures)))
     owners: dict[MessageQueue, str] = {
         row.queue: each.client_id for each in states.value for row in each.queues
     }
     rows = queue_rows(answers.value, owners)
     page, after = part_of(rows, wanted.cursor, wanted.limit)
-    return ListPage(page, after, _away({**answers.failures, **states.failures}))
+    away = _away({**answers.failures, **states.failures})
+    return ListPage(page, after, away, tuple(notes))
+
+
+def _why_behind(admin: Admin, group: str, may_have_members: bool) -> Iterator[str]:
+    """Yield why a group gets no messages, in sentences."""
+    if not may_have_members:
+        yield "No member of this group is connected: no worker consumes for it."
+    try:
+        settings = admin.groups.settings(group).value
+    except ReliableMQError:  # the page says what is away already
+        return
+    paused = [name for name, each in settings.items() if not each.may_consume]
+    if paused:
+        yield f"This group is paused at {', '.join(paused)}: it gets nothing until it is resumed."
 
 
 QUEUES = RowList(

@@ -11,7 +11,7 @@ from reliable_mq.console.sql_pages import Window, page_of, where_equal
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_consume_log_table import consumed_rows, failed_rows, received_rows
 from reliable_mq.database.sql_types import PARTIAL_INDEXES, dialect_family, has_no_id_time
-from reliable_mq.database.sql_windows import SLACK, read_by_indexes, times_span
+from reliable_mq.database.sql_windows import read_by_indexes, surely_after, times_span
 from reliable_mq.escalate.audit_filter import AuditFilter
 from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.escalate.sql_audit import SqlAudit, detail_of
@@ -83,7 +83,7 @@ def _before(
     untimed = select(logs.c.message_id).where(has_no_id_time(logs.c.message_id)).limit(1)
     if connection.execute(untimed).first() is not None:
         return []
-    return [logs.c.message_id < first_id(until + SLACK)]
+    return [logs.c.message_id < first_id(surely_after(until))]
 
 
 def _log_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from starlette.responses import (
     JSONResponse,
     RedirectResponse,
     Response,
-    StreamingResponse,
 )
 from starlette.routing import BaseRoute, Route
 
@@ -20,7 +19,7 @@ from reliable_mq.app.thread_health import liveness, readiness
 from reliable_mq.console import signs
 from reliable_mq.console.all_deeds import deeds_of, template_of
 from reliable_mq.console.all_lists import BY_NAME, ROW_LISTS
-from reliable_mq.console.asyncio_threads import in_thread, streamed, threaded
+from reliable_mq.console.asyncio_threads import ExportResponse, in_thread, streamed, threaded
 from reliable_mq.console.file_runs import report_of
 from reliable_mq.console.guard import HEADERS, PageGuard, form_of, inside
 from reliable_mq.console.lists import (
@@ -153,7 +152,7 @@ class Pages:
         if not text:
             return self._render.page(request, "find.html", found=None)
         found = search(self._sources, text)
-        if len(found.messages) == 1 and not found.topics and not found.groups:
+        if found.only_one:
             root = request.scope.get("root_path", "")
             only = quote(found.messages[0].message_id, safe="")
             return RedirectResponse(f"{root}/message?id={only}", 303)
@@ -203,8 +202,8 @@ class Pages:
         if form == "csv":
             head = {"Content-Disposition": f'attachment; filename="{kind.name}.csv"'}
             lines = csv_lines(kind, rows)
-            return StreamingResponse(streamed(lines), 200, head, "text/csv; charset=utf-8")
-        return StreamingResponse(streamed(json_lines(rows)), 200, None, "application/json")
+            return ExportResponse(streamed(lines), 200, head, "text/csv; charset=utf-8")
+        return ExportResponse(streamed(json_lines(rows)), 200, None, "application/json")
 
     def _list_page(
         self,

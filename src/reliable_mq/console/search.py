@@ -43,6 +43,7 @@ class SearchResult(NamedTuple):
     """What was found. `away`: a line for each source that could not be asked.
 
     `by_header`: the messages have the text as a header, and no ledger knows it as an id or a key.
+    `elsewhere`: topics of the brokers that the application does not declare.
     """
 
     messages: tuple[Match, ...]
@@ -50,6 +51,12 @@ class SearchResult(NamedTuple):
     groups: tuple[str, ...]
     away: tuple[str, ...]
     by_header: bool = False
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def only_one(self) -> bool:
+        """Whether a single message was found, and nothing else."""
+        return len(self.messages) == 1 and not (self.topics or self.groups or self.elsewhere)
 
 
 class Known(NamedTuple):
@@ -85,6 +92,7 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
     known = known_of(sources, text)
     away |= dict.fromkeys(known.away)
     by_header: list[str] = []
+    elsewhere: list[str] = []
     histories = {} if known.history.is_empty else {text: known.history}
     if not histories:
         ids = _ids(sources, text, away)
@@ -93,6 +101,7 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
             found = known_of(sources, each)
             away |= dict.fromkeys(found.away)
             histories[each] = found.history
+        elsewhere = _topics_elsewhere(sources, text, away)
     matches = [_match(each, history) for each, history in histories.items()]
     cluster = sources.cluster.look()
     groups = {*(sources.mq._declared.groups), *(each.group for each in _lines(cluster.value))}
@@ -102,7 +111,23 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
         tuple(_named(groups, text)),
         tuple(away),
         bool(by_header),
+        tuple(elsewhere),
     )
+
+
+def _topics_elsewhere(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the topics of the brokers that have the text in their names, without our own."""
+    if any(each.startswith("Broker:") for each in away):
+        return []  # brokers do not answer, or cannot be asked
+
+    def read() -> list[str]:
+        with sources.admin() as admin:
+            return admin.topics.names().value
+
+    answer = ask(read)
+    if answer.value is None:
+        away[f"Broker: {answer.fault}"] = None
+    return _named({*(answer.value or ())} - {*map(sources.whole_name, sources.mq.topics)}, text)
 
 
 def _lines(state: ClusterState | None) -> Sequence[GroupLine]:

@@ -1,4 +1,6 @@
-"""Sessions of browsers: a signed cookie, and the token that belongs to it. Nothing is kept.
+"""Sessions of browsers: a signed cookie, and the token that belongs to it.
+
+Nothing is kept of a session, but that it was ended.
 
 Receives a user and a key; returns texts. A session ends at its time, or when the key changes. The
 token goes into each form: another site can send a form, and cannot know the token.
@@ -118,6 +120,32 @@ class Seal:
 def new_session(user: str, now: float, proof: str = "") -> LogInSession:
     """Return a session that nobody can guess."""
     return LogInSession(secrets.token_urlsafe(16), user, now + SESSION_SECONDS, proof)
+
+
+class EndedSessions:
+    """Sessions that were ended by a log-out, until their time is over.
+
+    A cookie that somebody has copied is nobody's then, in this process.
+
+    Invariant: it knows at most `KNOWN_MAX` sessions.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: dict[str, float] = {}
+
+    def add(self, session: LogInSession, now: float) -> None:
+        """End a session."""
+        with self._lock:
+            self._ends[session.nonce] = session.until
+            while (first := next(iter(self._ends))) != session.nonce and (
+                len(self._ends) > KNOWN_MAX or self._ends[first] <= now
+            ):
+                del self._ends[first]
+
+    def has(self, session: LogInSession) -> bool:
+        """Whether a session was ended."""
+        return session.nonce in self._ends
 
 
 class LogInTries:

@@ -18,6 +18,22 @@ SLACK = timedelta(minutes=10)
 """A row is written so long after its time at most: the time is when its transaction began."""
 
 
+def surely_before(moment: datetime) -> datetime:
+    """Return a time before which nothing was written that has `moment` or a later time."""
+    try:
+        return moment - SLACK
+    except OverflowError:  # the first minutes that a datetime can be
+        return moment
+
+
+def surely_after(moment: datetime) -> datetime:
+    """Return a time by which all was written that has an earlier time than `moment`."""
+    try:
+        return moment + SLACK
+    except OverflowError:  # the last minutes
+        return moment
+
+
 def before(columns: Sequence[Column[Any]], place: Sequence[Any]) -> ColumnElement[bool]:
     """Return the condition: a row's columns sort before a place."""
     is_before: ColumnElement[bool] = tuple_(*columns) < tuple_(*place)
@@ -95,9 +111,9 @@ def times_span(
         return []
     found = []
     if since is not None:
-        found.append(seq >= _first_at(connection, seq, moment, since - SLACK, (first, last)))
+        found.append(seq >= _first_at(connection, seq, moment, surely_before(since), (first, last)))
     if until is not None:
-        found.append(seq < _first_at(connection, seq, moment, until + SLACK, (first, last)))
+        found.append(seq < _first_at(connection, seq, moment, surely_after(until), (first, last)))
     return found
 
 

@@ -188,6 +188,9 @@ DATABASE_BACK = info("database_back", "database %(database)s answers again after
 CONSOLE_WORK_BROKEN = error(
     "console_work_broken", "work of the console has failed: %(title)s, number %(work)s"
 )
+CONSOLE_EXPORT_CUT = warning(
+    "console_export_cut", "a download from the console was cut in the middle: %(error)s"
+)
 CONSOLE_USERS_UNREADABLE = warning(
     "console_users_unreadable", "the file of users cannot be read: %(error)s"
 )
