@@ -9,12 +9,14 @@ from typing import Any
 import prometheus_client
 import pytest
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 from tests.app.lives import A
 
-from reliable_mq import Message, Reject, ReliableMQ, Retry, trace_context
+from reliable_mq import Message, ReceivedMessage, Reject, ReliableMQ, Retry, trace_context
 from reliable_mq.app.loading import load_application, own_traceback
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
+from reliable_mq.consume.consumer import plan_of
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import (
     ApplicationBroken,
@@ -300,6 +302,18 @@ def test_an_error_of_the_database_is_told_without_statement_parameters_and_link(
     error = IntegrityError("INSERT INTO t VALUES (:card)", {"card": "4111"}, cause)
 
     assert error_text(error) == "ValueError: violates foreign key constraint"
+
+
+def test_a_session_that_may_be_none_is_given_all_the_same() -> None:
+    def pay(
+        order: dict[str, int] | None,
+        session: Session | None = None,
+        message: ReceivedMessage | None = None,
+    ) -> None: ...
+
+    plan = plan_of(pay)
+    assert (plan.payload, plan.session, plan.message) == ("order", "session", "message")
+    assert plan.payload_type == dict[str, int] | None
 
 
 @pytest.mark.parametrize(("written", "meant"), [("retries", "max_attempts"), ("tpic", "topic")])

@@ -77,13 +77,18 @@ def test_the_tests_of_a_new_project_pass(project: Path) -> None:
 
 def processes_of(mark: str) -> list[str]:
     """Return the command lines of the living processes that have the mark in their environment."""
-    found = []
+    return list(processes_by_id(mark).values())
+
+
+def processes_by_id(mark: str) -> dict[int, str]:
+    """Return them by their process ids."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes():
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 if words != [b""]:  # a zombie
-                    found.append(b" ".join(words).decode().strip())
+                    found[int(folder.name)] = b" ".join(words).decode().strip()
         except OSError:  # it has ended, or is another user's
             continue
     return found
@@ -159,11 +164,17 @@ def test_dev_runs_everything_reloads_on_a_change_and_leaves_no_process(
     # When an order is placed from another terminal, then a worker handles it
     place_order(project)
     dev.wait_for("order 1 is paid")
+    # When the worker is killed, then it is started again
+    processes = processes_by_id(dev.mark)
+    (worker,) = [each for each, words in processes.items() if words.endswith("run shop:mq")]
+    os.kill(worker, signal.SIGKILL)
+    dev.wait_for("worker was killed by SIGKILL; starting it again")
+    dev.wait_for("is ready and consumes orders as payments", times=2)
     # When a file changes, then the new code handles the next order
     code = (project / "shop.py").read_text()
     (project / "shop.py").write_text(code.replace('"is paid"', '"is paid anew"'))
     dev.wait_for("changed: shop.py; starting again")
-    dev.wait_for("is ready and consumes orders as payments", times=2)
+    dev.wait_for("is ready and consumes orders as payments", times=3)
     place_order(project)
     dev.wait_for("order 2 is paid anew")
     # When the code is broken, then dev says so in the user's frames, and waits
@@ -173,7 +184,7 @@ def test_dev_runs_everything_reloads_on_a_change_and_leaves_no_process(
     assert re.findall(r'File "(.*)"', shown) == [str(project / "shop.py")]
     assert "error: the module 'shop' cannot be imported: ZeroDivisionError" in shown
     (project / "shop.py").write_text(code)
-    dev.wait_for("is ready and consumes orders as payments", times=3)
+    dev.wait_for("is ready and consumes orders as payments", times=4)
     # Then every line has the name of its process
     assert all(re.match(r"[\w-]+ +\| ", line) for line in dev.lines())
     assert "\x1b" not in dev.log.read_text(), "a file gets no colours"

@@ -113,6 +113,21 @@ def test_a_server_at_a_fixed_port_is_started_though_the_application_has_an_addre
         given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
 
 
+def test_dev_says_once_which_server_the_application_names(
+    tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = DevNeeds(
+        broker=False, database=False, redis=False, is_embedded=False, has_consumers=True
+    )
+    servers = DevServers(tmp_path, {"RELIABLE_MQ_DATABASE": "sqlite:///x.db"}, DevLog(), guard)
+    for _ in range(2):
+        servers.start_needed(named)
+
+    told = capsys.readouterr().out
+    assert told.count("the application names its broker: none is started") == 1
+    assert "names its database" not in told
+
+
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:
     process = DevProcess("broker", ["false"], os.environ, DevLog(), guard)
 

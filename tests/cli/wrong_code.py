@@ -1,6 +1,8 @@
 """What is written wrong in code, in one list: the use, and the sentence that says what to do."""
 
 import asyncio
+import copy
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +20,11 @@ from reliable_mq import (
     ReliableMQ,
     Retry,
     Subscription,
+    schema,
 )
 from reliable_mq.cli.metrics import serve_metrics
+from reliable_mq.contrib.asgi import lifespan
+from reliable_mq.testing.message_world import MessageWorld
 
 
 def shop(**options: Any) -> ReliableMQ:
@@ -245,6 +250,27 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "a handler that is none": (
         lambda: shop().consumer("orders", group="g")(THREE),
         "a handler is a def or an async def, not 3",
+    ),
+    "a schema without a name": (
+        lambda: schema(Placed),  # type: ignore[arg-type]
+        '@schema needs a name: write @schema("order.placed", version=1)',
+    ),
+    "tags as a list": (
+        lambda: shop().consumer("orders", group="g", **odd(tag=["paid", "placed"]))(handler),
+        "tag=['paid', 'placed']: write several tags as one text, 'paid || placed'",
+    ),
+    "an application that is pickled": (
+        lambda: pickle.dumps(shop()),
+        "a ReliableMQ cannot be copied or pickled: import it where it is needed",
+    ),
+    "an application that is copied": (lambda: copy.deepcopy(shop()), "cannot be copied or pickled"),
+    "a lifespan that was not called": (
+        lambda: lifespan(odd)(shop()),  # type: ignore[arg-type]
+        "lifespan(function): give it your ReliableMQ, as lifespan=lifespan(mq)",
+    ),
+    "a world of a text": (
+        lambda: MessageWorld("shop:mq"),  # type: ignore[arg-type]
+        "MessageWorld(str): give it your ReliableMQ",
     ),
     "Retry in the past": (lambda: Retry(after=-3), "it must be within 0..7200 s"),
     "no name server": (lambda: Client("nonsense"), "is no host:port: it has no port"),

@@ -94,6 +94,18 @@ def test_a_consumer_pauses_longer_and_longer_and_says_once_that_tls_may_be_missi
     assert "set RELIABLE_MQ_TLS_CA" in caplog.messages[0]
 
 
+def test_a_server_that_never_answers_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "reliable_mq")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        asyncio.Runner(loop_factory=QuickLoop) as runner,
+    ):
+        host, port = silent.getsockname()
+        runner.run(consume(f"{host}:{port}", 20.0))
+    assert events(caplog).count("peer_not_reached") == 1
+    assert "it does not answer: another program listens there" in caplog.text
+
+
 def test_a_server_that_closes_at_once_fails_calls_at_once_for_a_while() -> None:
     async def scene(address: str) -> None:
         async with AsyncClient(address) as client:

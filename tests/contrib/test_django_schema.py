@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 from sqlalchemy import Engine, create_engine, inspect
 from tests.contrib.django_project import project, set_up
 
@@ -168,3 +169,14 @@ def test_a_database_in_memory_is_refused_with_what_to_write(tmp_path: Any) -> No
         project("sqlite:///:memory:", migrated=False),
     ):
         pass
+
+
+def test_a_missing_table_names_the_command_of_django(tmp_path: Any) -> None:
+    with project(f"sqlite:///{tmp_path}/shop.db", migrated=False) as mq:
+        with pytest.raises(ConfigurationError, match=r"missing: run python manage\.py migrate$"):
+            mq.databases.check_tables()
+        with (
+            transaction.atomic(),
+            pytest.raises(ConfigurationError, match="missing: run python"),
+        ):
+            mq.send("orders", {})

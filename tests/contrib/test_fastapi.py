@@ -328,6 +328,18 @@ def test_a_server_without_tables_does_not_start(tmp_path: Path) -> None:
         TestClient(FastAPI(lifespan=lifespan(mq))).__enter__()
 
 
+@pytest.mark.parametrize("made", [transaction, sync_transaction])
+def test_a_dependency_within_another_depends_is_refused(mq: ReliableMQ, made: Any) -> None:
+    """It would lose its scope, and so commit after the response."""
+
+    dependency = Depends(made(mq))
+
+    async def place(tx: Annotated[Any, dependency]) -> None: ...
+
+    with pytest.raises(UsageError, match=r"write Annotated\[AsyncTransaction, transaction\(mq\)\]"):
+        FastAPI().post("/orders")(place)
+
+
 def test_consume_without_consumers_is_refused(mq: ReliableMQ) -> None:
     with pytest.raises(UsageError, match="has no consumers"):
         TestClient(FastAPI(lifespan=lifespan(mq, consume=True))).__enter__()

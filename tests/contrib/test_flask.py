@@ -138,6 +138,14 @@ def test_health_is_told(mq: ReliableMQ, client: FlaskClient) -> None:
     }
 
 
+def test_without_init_app_nothing_would_commit_so_it_is_refused(mq: ReliableMQ) -> None:
+    messages = FlaskMQ(mq)
+    with Flask("shop").test_request_context(), pytest.raises(UsageError, match=r"init_app\(app\)$"):
+        _ = messages.tx
+    with pytest.raises(UsageError, match=r"FlaskMQ\(Flask\): give it your ReliableMQ"):
+        FlaskMQ(Flask("shop"))  # type: ignore[arg-type]
+
+
 def test_an_application_has_one_extension(mq: ReliableMQ) -> None:
     app = Flask("shop")
     FlaskMQ(mq, app, health="")

@@ -96,7 +96,11 @@ class Reader:
     @contextmanager
     def _process(self, words: list[str]) -> Iterator[LoggedProcess]:
         log = self.directory / f"{next(self._names)}.log"
-        around = {"PYTHONPATH": str(self.directory), "PYTHONUNBUFFERED": "1"}
+        around = {
+            "PYTHONPATH": str(self.directory),
+            "PYTHONUNBUFFERED": "1",
+            "RELIABLE_MQ_BROKER": f"127.0.0.1:{self._name_server}",
+        }
         process = LoggedProcess(
             [sys.executable, "-c", _IN, str(self.directory), *words], log, environment=around
         )

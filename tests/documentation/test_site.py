@@ -250,6 +250,18 @@ SEARCHES = (
     ("two services share one database", "how-to/questions_production.html", 3),
     ("how often is a failed message retried", "how-to/questions.html", 3),
     ("how to check task status", "how-to/questions_operating.html", 3),
+    ("which ports must the firewall allow", "how-to/questions_production.html", 1),
+    ("send 10000 messages in one transaction fast", "how-to/questions_production.html", 1),
+    ("use existing RocketMQ cluster 4.9", "how-to/questions_production.html", 1),
+    ("pull vs POP which one to choose", "how-to/questions_patterns.html", 1),
+    ("transactional inbox pattern", "how-to/questions_patterns.html", 1),
+    ("run periodic task manually now", "how-to/questions_patterns.html", 1),
+    ("use SQLAlchemy AsyncSession", "how-to/questions_features.html", 1),
+    ("consumer returns a value what happens", "how-to/questions_features.html", 1),
+    ("rollback inside mq.transaction block", "how-to/own_session.html", 3),
+    ("alembic env.py async engine asyncio.run", "how-to/alembic.html", 3),
+    ("relay stub could not be sent, the scheduler resends them", "how-to/error_texts.html", 1),
+    ("message payload shows id null", "how-to/error_texts.html", 1),
 )
 """What people type, the page that they look for, and among how many it must be."""
 

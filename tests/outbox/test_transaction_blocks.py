@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.outbox.benches import Bench
 
-from reliable_mq.errors import InvariantBroken, UsageError
+from reliable_mq.errors import InvariantBroken, MessageRefused, UsageError
 
 
 def test_a_send_that_nobody_awaited_is_closed_without_a_warning_of_python(
@@ -191,3 +191,35 @@ def test_a_savepoint_within_a_block_may_take_back_its_messages(bench: Bench) -> 
             raise ZeroDivisionError
 
     assert len(bench.ids()) == 1
+
+
+def test_sends_that_are_gathered_run_one_after_another(bench: Bench) -> None:
+    async def scenario() -> list[str]:
+        async with bench.transaction() as tx:
+            found = await asyncio.gather(*(tx.send("orders", {"id": each}) for each in range(5)))
+        await bench.database.close_async()
+        return found
+
+    assert asyncio.run(scenario()) == bench.ids()
+
+
+def test_a_gathered_send_that_is_refused_rolls_all_of_them_back(bench: Bench) -> None:
+    """Given a block that ends while other tasks still send, then they write nothing after it."""
+
+    payloads = ({"id": 1}, object(), {"id": 2}, {"id": 3})
+    tasks: list[asyncio.Task[str]] = []
+
+    async def block() -> None:
+        async with bench.transaction() as tx:
+            tasks.extend(asyncio.ensure_future(tx.send("orders", each)) for each in payloads)
+            await asyncio.gather(*tasks)
+
+    async def scenario() -> None:
+        with pytest.raises(MessageRefused):
+            await block()
+        await asyncio.wait(tasks)
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+    assert (tasks[0].exception(), bench.ids()) == (None, [])
+    assert isinstance(tasks[-1].exception(), UsageError)

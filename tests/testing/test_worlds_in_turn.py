@@ -52,6 +52,21 @@ def placed_before(mq: ReliableMQ) -> None:
         place(mq, 1)
 
 
+def test_an_application_that_starts_and_closes_in_a_world_does_not_end_it(shop: ReliableMQ) -> None:
+    """Given a web application whose lifespan runs the consumers, also with shared relays."""
+    handled = handling(shop)
+
+    with MessageWorld(shop) as world:
+        with shop:
+            place(shop, 1)
+        world.assert_sent("orders", {"id": 1})
+        place(shop, 2)
+        world.deliver()
+        world.settle()
+
+    assert handled == [1, 2]
+
+
 def test_a_world_does_not_deliver_what_the_one_before_has_left(shop: ReliableMQ) -> None:
     handled = handling(shop)
     keyed: list[str] = []

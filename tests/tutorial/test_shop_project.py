@@ -46,6 +46,11 @@ def test_one_command_migrates_both_and_autogenerate_finds_nothing_to_drop(projec
     assert "nothing to do" in run(project, "reliable_mq.cli.main", "migrate", "shop.messaging:mq")
 
 
+def test_offline_mode_prints_and_changes_nothing(project: Path) -> None:
+    assert "CREATE TABLE orders" in run(project, "alembic", "upgrade", "head", "--sql")
+    assert b"CREATE TABLE" not in (project / "shop.db").read_bytes()
+
+
 def test_without_the_filter_autogenerate_would_drop_our_tables(project: Path) -> None:
     run(project, "alembic", "upgrade", "head")
     environment = project / "migrations" / "env.py"

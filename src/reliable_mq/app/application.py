@@ -21,6 +21,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
 from reliable_mq.doctor.finding import Finding
+from reliable_mq.errors import UsageError
 from reliable_mq.escalate.alerts import Alerts, Notifier
 from reliable_mq.extras import extra_of
 from reliable_mq.idempotency.thread_calls import CallBook
@@ -386,6 +387,9 @@ class ReliableMQ(Declaring):
     def close(self) -> None:
         """Let handlers finish, send remaining stubs, close all connections."""
         self._life.close()
+
+    def __reduce__(self) -> str:
+        raise UsageError("a ReliableMQ cannot be copied or pickled: import it where it is needed")
 
     def __enter__(self) -> Self:
         self.start()

@@ -164,7 +164,7 @@ class Life:
         worker.when_accepted(lambda: application_events.APPLICATION_READY.log(log, **facts))
 
     def _share_relays(self) -> None:
-        if self._settings.relay == "shared":
+        if self._settings.relay == "shared" and self._connections.shares_relays:
             self._connections.shared_relays.start(self._databases)
 
     def _warn_without_consumers(self) -> None:

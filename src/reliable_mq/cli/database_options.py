@@ -246,7 +246,8 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         )
     except DBAPIError as error:
         if is_missing_table(error):
-            raise ConfigurationError(missing_table_text(database.stubs.name)) from error
+            missing = missing_table_text(database.stubs.name, database.metadata)
+            raise ConfigurationError(missing) from error
         raise
     finally:
         for each in databases.values():

@@ -233,9 +233,15 @@ class DevRun:
     def _report_ends(self) -> None:
         for each in [each for each in self._running if each.exit_code is not None]:
             self._running.remove(each)
-            line = f"{each.name} has ended with code {each.exit_code}; waiting for a change"
-            self._log.write_line("dev", line)
+            code = each.exit_code or 0
             each.stop()
+            if code < 0:  # nothing is wrong with the code: somebody tries a death
+                line = f"{each.name} was killed by {signal.Signals(-code).name}; starting it again"
+                self._log.write_line("dev", line)
+                self._add(each.name, each.words)
+                continue
+            line = f"{each.name} has ended with code {code}; waiting for a change"
+            self._log.write_line("dev", line)
 
     def stop(self) -> None:
         """Stop the processes, all at once; not the servers."""

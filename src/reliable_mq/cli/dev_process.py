@@ -43,6 +43,7 @@ class DevProcess:
         mark: str = "",
     ) -> None:
         self.name = name
+        self.words = words
         self.marked_lines: list[str] = []
         self._guard = guard
         self._mark = mark

@@ -68,6 +68,7 @@ class DevServers:
         self._pids: list[int] = []
         self._followed: list[FollowedFile] = []
         self._broker: DevProcess | None = None
+        self._named: dict[str, str] = {}
 
     def start_needed(self, needs: DevNeeds) -> None:
         """Start the servers that are needed and do not run yet.
@@ -83,6 +84,14 @@ class DevServers:
             self._start("RELIABLE_MQ_REDIS", "valkey", LocalValkey(self.folder / "valkey"))
         if needs.broker and "RELIABLE_MQ_BROKER" not in self.addresses:
             self._start_broker()
+        self._tell_named("broker", is_needed=needs.broker or needs.is_embedded)
+        self._tell_named("database", is_needed=needs.database)
+
+    def _tell_named(self, server: str, *, is_needed: bool) -> None:
+        """Say once that a server is not started, because the application names its address."""
+        if not (is_needed or f"RELIABLE_MQ_{server.upper()}" in self.addresses | self._named):
+            self._named[f"RELIABLE_MQ_{server.upper()}"] = ""
+            self._log.write_line("dev", f"the application names its {server}: none is started")
 
     def _of_postgres(self) -> Path:
         """Return the folder of PostgreSQL, which as root runs as `nobody` and must enter it."""

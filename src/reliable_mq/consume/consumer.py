@@ -3,7 +3,8 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -61,7 +62,7 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     found: dict[str, str] = {}
     payload_type: Any = Any
     for parameter in inspect.signature(function).parameters.values():
-        hint = hints.get(parameter.name, Any)
+        hint = _without_none(hints.get(parameter.name, Any))
         is_class = isinstance(hint, type)
         if is_class and issubclass(hint, Session | AsyncSession):
             if not issubclass(hint, wanted):
@@ -99,6 +100,13 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     )
 
 
+def _without_none(hint: Any) -> Any:
+    """Return `Session` for `Session | None`, and so on: it is always given."""
+    (one, *others) = [each for each in get_args(hint) if each is not NoneType] or [hint]
+    is_given = isinstance(one, type) and issubclass(one, Session | AsyncSession | ReceivedMessage)
+    return one if is_given and not others else hint
+
+
 def _decoder(wanted: Any, handler: str) -> Decoder | None:
     return None if wanted is bytes else decoder_of(wanted, f"handler {handler}")
 
@@ -124,6 +132,9 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["queue", "message"] = "queue"
 
     def __post_init__(self) -> None:
+        if isinstance(self.tag, list | tuple | set):
+            tags = " || ".join(map(str, self.tag))
+            raise ConfigurationError(f"tag={self.tag!r}: write several tags as one text, {tags!r}")
         check_fields(self)
         if not self.lease > 0:
             raise UsageError(f"lease={self.lease}: it must be positive seconds")

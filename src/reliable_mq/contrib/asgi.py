@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.errors import UsageError
 from reliable_mq.settings import EMBEDDED
 
 __all__ = ["lifespan"]
@@ -31,7 +32,14 @@ def lifespan(
 
     The lifespan raises `ConfigurationError` if a table is missing, or if a setting is wrong. With
     `consume=True` it raises `UsageError` if the application has no consumers.
+
+    Raises:
+        UsageError: `mq` is something else, such as the web application.
     """
+    if not isinstance(mq, ReliableMQ):
+        raise UsageError(
+            f"lifespan({type(mq).__name__}): give it your ReliableMQ, as lifespan=lifespan(mq)"
+        )
 
     @asynccontextmanager
     async def whole(app: Any) -> AsyncIterator[Any]:

@@ -68,7 +68,7 @@ def transaction(
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
-    return Depends(_asynchronous(mq, _own(session), database, half), scope="function")
+    return _OfRequest(_asynchronous(mq, _own(session), database, half), scope="function")
 
 
 def sync_transaction(
@@ -83,7 +83,23 @@ def sync_transaction(
     Write it as `Tx = Annotated[Transaction, sync_transaction(mq)]`. The rest is as for
     `transaction`, with a `Session`.
     """
-    return Depends(_synchronous(mq, _own(session), database, half), scope="function")
+    return _OfRequest(_synchronous(mq, _own(session), database, half), scope="function")
+
+
+class _OfRequest(params.Depends):
+    """A dependency that refuses to be put into another `Depends`: the commit would come late."""
+
+    @property
+    def __signature__(self) -> Any:  # FastAPI reads that of what `Depends` is given
+        raise UsageError(
+            "Depends(transaction(mq)): it is the dependency already; write "
+            "Annotated[AsyncTransaction, transaction(mq)], for a def endpoint "
+            "Annotated[Transaction, sync_transaction(mq)]"
+        )
+
+    def __call__(self) -> Any:
+        """Be callable: else FastAPI refuses it before it reads the signature."""
+        return self.__signature__
 
 
 @dataclass(frozen=True)

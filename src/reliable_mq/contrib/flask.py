@@ -50,7 +50,7 @@ from reliable_mq.topic import Topic
 
 with extra_of("reliable_mq.contrib.flask"):
     import click
-    from flask import Blueprint, Flask, Response, has_request_context, jsonify, request
+    from flask import Blueprint, Flask, Response, current_app, has_request_context, jsonify, request
     from flask.cli import AppGroup
 
 __all__ = ["FlaskMQ"]
@@ -78,6 +78,8 @@ class FlaskMQ:
     def __init__(
         self, mq: ReliableMQ, app: Flask | None = None, *, db: Any = None, health: str = "/health"
     ) -> None:
+        if not isinstance(mq, ReliableMQ):
+            raise UsageError(f"FlaskMQ({type(mq).__name__}): give it your ReliableMQ")
         self.mq = mq
         self._db = db
         self._health = health
@@ -117,14 +119,20 @@ class FlaskMQ:
         """The transaction of this request; it begins at its first use.
 
         Raises:
-            UsageError: the response is being sent, or no request is being handled. Nothing would
-                commit it. Or this is an idempotent function, whose result would be stored before.
+            UsageError: the response is being sent, no request is being handled, or `init_app` was
+                not called. Nothing would commit it. Or this is an idempotent function, whose result
+                would be stored before.
         """
         if not has_request_context():
             raise UsageError(
                 "no request is being handled, so nothing would commit messages.tx: write `with "
                 "messages.transaction() as tx:`; in a consumer ask for `session: Session`, and "
                 "write `with mq.transaction(session) as tx:`"
+            )
+        if current_app.extensions.get(_EXTENSION) is not self:
+            raise UsageError(
+                f"{current_app.name} does not know this FlaskMQ, so nothing would commit "
+                "messages.tx: call messages.init_app(app)"
             )
         if _ANSWERED in request.environ:
             raise UsageError(

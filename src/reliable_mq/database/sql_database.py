@@ -250,7 +250,7 @@ class Database:
             application_events.TABLES_NEWER.log(log, revision=revision)
         for name in sorted(self.metadata.tables):
             if name not in there:
-                raise ConfigurationError(missing_table_text(name))
+                raise ConfigurationError(missing_table_text(name, self.metadata))
         if self.by_day:
             days = self.day_partitions()
             days.check()
@@ -266,7 +266,8 @@ class Database:
         file = self.url.database or ""
         if self.dialect == "sqlite" and not file.startswith("file:") and not Path(file).exists():
             name = min(self.metadata.tables)
-            raise ConfigurationError(f"there is no file {file}; {missing_table_text(name)}")
+            missing = missing_table_text(name, self.metadata)
+            raise ConfigurationError(f"there is no file {file}; {missing}")
 
     def _check_no_folder(self) -> None:
         file = self.url.database or ""

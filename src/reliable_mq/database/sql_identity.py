@@ -81,7 +81,8 @@ class SqlIdentity:
             return self._found()
         except DBAPIError as error:
             if is_missing_table(error):
-                raise ConfigurationError(missing_table_text(self._table.name)) from error
+                missing = missing_table_text(self._table.name, self._table.metadata)
+                raise ConfigurationError(missing) from error
             raise
 
     def _found(self) -> str:

@@ -51,6 +51,7 @@ SQLite, text that is not UTF-8 is read as `Unreadable`, so that the rows beside 
 Other databases never hold such text."""
 EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Read for a moment that Python's datetime cannot represent; see `UtcDateTime`."""
+COMMAND_WORDS = "reliable_mq.command_words"  # in the info of a MetaData: writes commands its way
 _DISTANT_FUTURE = re.compile(r"infinity|\d{5,}-(?!.*BC).*")
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 _NO_SUCH_TABLE = 1146  # the number of MySQL and MariaDB
@@ -358,12 +359,13 @@ def has_no_id_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
     )
 
 
-def missing_table_text(name: str) -> str:
-    """Return the error text for a missing table."""
-    return (
+def missing_table_text(name: str, metadata: MetaData) -> str:
+    """Return the error text for a missing table, in the words of its owner (`COMMAND_WORDS`)."""
+    text: str = metadata.info.get(COMMAND_WORDS, str)(
         f"table {name} is missing: call mq.create_tables() "
         "or run reliable-mq create-tables --app MODULE:OBJECT (with Alembic: reliable-mq migrate)"
     )
+    return text
 
 
 def is_missing_table(error: BaseException) -> bool:

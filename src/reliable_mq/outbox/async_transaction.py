@@ -4,6 +4,7 @@ Receives the session or connection of the block; writes stubs by the outbox. Ref
 block with a `send` that nobody awaited: its message would be missing.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Protocol, TypeVar, Unpack
 
@@ -52,6 +53,7 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
         super().__init__(session=session, connection=connection)
         self._outbox = outbox
         self._unawaited: set[SendAwaitable[Any]] = set()
+        self._turn = asyncio.Lock()
 
     def send(
         self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]
@@ -59,6 +61,7 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
         """Send `payload` if and only if this transaction commits; see `Transaction.send`.
 
         You must await it. A block with an unawaited `send` raises at its end and is rolled back.
+        Sends that are gathered run one after another.
         """
         name = name_of(topic)
         return self._sending(
@@ -77,7 +80,20 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
     def _sending(self, write: Callable[[Session | Connection], T]) -> "SendAwaitable[T]":
         self._check_open()
         source = self.session if self._connection is None else self._connection
-        return SendAwaitable(source.run_sync(write), self._unawaited)
+        return SendAwaitable(self._in_turn(source, write), self._unawaited)
+
+    async def _in_turn(
+        self, source: AsyncSession | AsyncConnection, write: Callable[[Session | Connection], T]
+    ) -> T:
+        async with self._turn:  # a session does one thing at a time, and tasks may be gathered
+            self._check_open()
+            return await source.run_sync(write)
+
+    async def end(self) -> None:
+        """Take no more sends, and let the one that runs end: another task may have begun it."""
+        self.is_open = False
+        async with self._turn:
+            pass
 
     def check_sent(self) -> None:
         """Check that every `send` of this block was awaited.

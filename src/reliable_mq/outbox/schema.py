@@ -138,6 +138,8 @@ def schema(
     Raises:
         UsageError: name or version is not legal, or an upgrade is missing.
     """
+    if not isinstance(name, str):
+        raise UsageError('@schema needs a name: write @schema("order.placed", version=1)')
     made = Schema(name, version, dict(upgrades or {}))
 
     def register(payload: M) -> M:

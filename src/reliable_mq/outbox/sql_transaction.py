@@ -225,7 +225,7 @@ class TransactionScope:
         block = self._block
         if not isinstance(block, AsyncTransaction):
             raise InvariantBroken("a block must end as it began, with or without async")
-        block.is_open = False
+        await block.end()
         source: Any = block._session if block._connection is None else block._connection
         if self._joined:
             if error is None:
@@ -356,7 +356,8 @@ class SqlOutbox:
     def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
         """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
         if is_missing_table(error):
-            raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
+            table = self._stubs.table
+            raise ConfigurationError(missing_table_text(table.name, table.metadata)) from error
         if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
             raise ids_used(stubs) from error
         if is_right_missing(error):

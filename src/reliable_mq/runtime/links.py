@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-from reliable_mq.errors import ConnectionLost, Unavailable
+from reliable_mq.errors import ConnectionLost, RequestTimeout, Unavailable
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait, poll_seconds
 from reliable_mq.runtime.direct_link import DirectLink
@@ -121,7 +121,18 @@ class Links:
         link = self.by_address.get(address)
         if link is None:
             link, timeout = await self._opened_within(address, timeout)
-        return await link.call(command, timeout)
+        try:
+            return await link.call(command, timeout)
+        except RequestTimeout:
+            if link.is_foreign is None and self._tells_outages:
+                self._tell_silent(address)
+            raise
+
+    def _tell_silent(self, address: str) -> None:
+        """Tell once of a peer that takes connections and has never sent a command."""
+        if self._outages.lose(address, asyncio.get_running_loop().time()):
+            silent = "it does not answer: another program listens there, or its packets are dropped"
+            client_events.PEER_NOT_REACHED.log(log, peer=address, error=silent)
 
     async def post(self, address: str, command: Command, timeout: float) -> None:
         """Send a one-way request.

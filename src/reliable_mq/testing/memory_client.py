@@ -5,7 +5,7 @@ comes at once, or not at all. Nothing runs by itself: a consumer reads when `ste
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -271,6 +271,10 @@ class MemoryConsumer(GroupMember):
         except (ReliableMQError, TimeStandsStill):
             return 0  # the broker is away; what was taken comes again
         return handled
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """Call at once: the broker in memory knows the group."""
+        call()
 
     def rebalance_soon(self) -> None:
         """Each step does."""

@@ -79,6 +79,8 @@ class MessageWorld:
         empties: bool | None = None,
         **properties: str,
     ) -> None:
+        if not isinstance(mq, ReliableMQ):
+            raise UsageError(f"MessageWorld({type(mq).__name__}): give it your ReliableMQ")
         self.mq = mq
         self._empties = empties
         self.clock = ManualClock()
@@ -289,6 +291,8 @@ class MessageWorld:
             middleware=mq._middleware,
         )
         mq._use_connections(self._connections)
+        # The end of the application's own lifespan is not the end of the world.
+        mq._life.close = self._connections.send_in_hand  # type: ignore[method-assign]
         self._schedulers = {}
         consumers = mq._declared.consumers
         if consumers:

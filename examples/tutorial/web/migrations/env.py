@@ -11,7 +11,8 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
     return kind != "table" or name is None or not name.startswith(mq.settings.table_prefix)
 
 
-mq.migrate()  # reliable_mq's own tables, on a connection of its own
+if not context.is_offline_mode():  # `--sql` only prints
+    mq.migrate()  # reliable_mq's own tables, on a connection of its own
 
 with mq.database.engine.connect() as connection:
     context.configure(

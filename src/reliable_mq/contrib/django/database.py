@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from reliable_mq.command_words import BY_DJANGO, with_place
 from reliable_mq.contrib.django.configuration import is_test_memory, is_under_test, url_of
 from reliable_mq.contrib.django.sql_dialects import depth_of, django_engine, unwind
 from reliable_mq.database.sql_database import Database
@@ -23,6 +24,7 @@ from reliable_mq.database.sql_handler_session import (
     running_session,
 )
 from reliable_mq.database.sql_transactions import Handover
+from reliable_mq.database.sql_types import COMMAND_WORDS
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
@@ -86,6 +88,7 @@ class DjangoDatabase(Database):
     def __init__(self, alias: str, url: str, **options: Any) -> None:
         self.alias = alias
         super().__init__(url, **options)
+        self.metadata.info[COMMAND_WORDS] = partial(with_place, found_by=BY_DJANGO)
         #: its transactions are those of the code around it
         self.joined_engine = django_engine(alias, self.engine.url, leads=False)
         #: its transactions are atomic blocks of Django
