@@ -1,5 +1,6 @@
 """Masters and slaves, of ours and of Apache's in any mixture: one log, byte for byte."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,12 +10,13 @@ import msgspec
 import pytest
 from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.waiting import until
+from tests.waiting import NEVER_BUSY, eventually, run_scene, until
 from tests.with_java import INTEROP, Broker
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.message import Message
+from reliable_mq.message import Message, SendStatus
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
@@ -27,8 +29,10 @@ SMALL = {
     "brokerName": "pair",
 }
 MASTER = {**SMALL, "brokerRole": "ASYNC_MASTER"}
+SYNC = {**SMALL, **NEVER_BUSY, "brokerRole": "SYNC_MASTER", "slaveTimeout": "60000"}
 SLAVE = {**SMALL, "brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
 COUNT = 600
+TOGETHER, ROUNDS = 32, 40
 Make = Callable[[Path, dict[str, str], str], Broker]
 
 
@@ -89,6 +93,37 @@ def test_the_logs_of_a_pair_are_the_same(master_is: Make, slave_is: Make, tmp_pa
     begin, log = log_bytes(tmp_path / "master", end)
     assert copied == log[first - begin :]
     assert first == begin or (master_is, slave_is) == (apaches, apaches), "the whole log is copied"
+
+
+@pytest.mark.parametrize(("master_is", "slave_is"), [(ours, apaches), (apaches, ours)])
+def test_a_synchronous_pair_has_one_log_when_many_send_at_once(
+    master_is: Make, slave_is: Make, tmp_path: Path
+) -> None:
+    """Our master gathers what comes while a batch is on its way; our slave reads alike records."""
+
+    async def send_much(names: str) -> None:
+        async with AsyncClient(names) as client:
+
+            async def has_slave() -> bool:
+                sent = await client.send(Message(topic="t", body=b"first"))
+                return sent.status is SendStatus.SEND_OK
+
+            await eventually(has_slave)
+            for number in range(ROUNDS):
+                body = b"%04d" % number * (5 if number % 4 else 500)
+                sends = [client.send(Message(topic="t", body=body)) for _ in range(TOGETHER)]
+                results = await asyncio.gather(*sends)
+                assert {each.status for each in results} == {SendStatus.SEND_OK}
+
+    with master_is(tmp_path / "master", SYNC, "") as master:
+        names = master.name_server_address
+        with Client(names) as client:
+            client.create_topic("t", 4)
+        with slave_is(tmp_path / "slave", SLAVE, names) as slave:
+            run_scene(send_much(names))
+            end = log_end(master.address)
+            until(lambda: log_end(slave.address) == end)
+    assert log_bytes(tmp_path / "slave", end) == log_bytes(tmp_path / "master", end)
 
 
 def said(broker: ReliableMQBroker) -> str:
