@@ -69,6 +69,21 @@ def test_calls_that_come_together_wait_while_somebody_makes_single_calls() -> No
     play(attack)
 
 
+def test_long_headers_count_as_many_frames() -> None:
+    def attack(scene: Scene) -> None:
+        long = b"".join(
+            headers(number, "SendMessage", language=b"x" * 14_000) for number in range(1, 21, 2)
+        )
+        scene.connection.data_received(long)
+        assert len(scene.connection._http2.streams) == 5
+        turn(scene)
+        while scene.listener.later:
+            turn(scene)
+        assert len(scene.connection._http2.streams) == 10
+
+    play(attack)
+
+
 def test_a_single_call_is_answered_at_once_however_much_others_have_sent() -> None:
     def attack(scene: Scene) -> None:
         scene.listener.turns.has_time = lambda: False  # type: ignore[method-assign]
