@@ -1,6 +1,7 @@
 """A gRPC peer that sends much at once gets a share of a turn, and the rest of it waits."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Any, cast
@@ -55,7 +56,8 @@ def test_calls_that_come_together_wait_while_somebody_makes_single_calls() -> No
     def attack(scene: Scene) -> None:
         turns = scene.listener.turns
         scene.connection.data_received(call(1))
-        assert turns.is_short  # the first one is single
+        assert turns.single_at > 0  # the first one is single
+        turns.single_at = math.inf  # on a slow machine, too
         scene.connection.data_received(b"".join(call(number) for number in range(3, 403, 2)))
         assert len(scene.calls.streams) == 1 + READ_IN_SHORT // 2
         assert turns.many_from is scene.connection
