@@ -82,6 +82,7 @@ RULES_MAX = 5_000  # modes of groups and topics at a broker, and topics forbidde
 ATTRIBUTES_LENGTH_MAX = 64 * 1024  # characters of a change of one topic's or group's attributes
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of an SQL92 expression
+FILTER_SEARCHES_MAX = 32  # CONTAINS in it: each may look at 32 KB for half a millisecond
 
 QUERY_SIZE_MAX = MESSAGE_BODY_SIZE_MAX  # of all records that a query by key returns, but the first
 PULL_COUNT_MAX = 32

@@ -91,7 +91,7 @@ def test_a_message_is_not_copied_into_a_retry_topic(world: AccessWorld) -> None:
 
 def test_a_message_is_not_pushed_to_a_consumer(world: AccessWorld) -> None:
     secret = stored(world, TOPIC)
-    body = heartbeat(OWN, of=1, group=GROUP)
+    body = heartbeat(OWN, of=1, group=GROUP, client_id="client@1")
     assert world.ask_as(MALLORY, Ask.HEART_BEAT, {}, body).code == Code.SUCCESS
     world.notices()
     fields = {"consumerGroup": GROUP, "clientId": "client@1", "topic": OWN}
@@ -101,6 +101,24 @@ def test_a_message_is_not_pushed_to_a_consumer(world: AccessWorld) -> None:
     )
     assert not is_let_in(answer)
     assert world.notices() == []
+
+
+def test_an_administrator_shows_a_message_only_to_who_may_consume_it(world: AccessWorld) -> None:
+    """Who may use a group is a member of it, and an administrator takes it for one of its own."""
+    body = heartbeat(OWN, of=1, group=GROUP, client_id="client@1")
+    world.ask_as(MALLORY, Ask.HEART_BEAT, {}, body, of=3, version=493)
+    world.notices(3)
+    fields = {"consumerGroup": GROUP, "clientId": "client@1"}
+    for topic, is_shown in ((TOPIC, False), (OWN, True)):
+        named = {**fields, "msgId": stored(world, topic).ext_fields["msgId"]}
+        answer = world.begin_as(ROOT, Ask.CONSUME_MESSAGE_DIRECTLY, named)
+        assert (answer is None) is is_shown, topic
+        assert len(world.notices(3)) == is_shown
+    world.put_policy(MALLORY, [f"Topic:{OWN}"], decision="Deny")
+    answer = world.begin_as(ROOT, Ask.CONSUME_MESSAGE_DIRECTLY, named)
+    assert answer is not None
+    assert "may not consume" in (answer.remark or "")
+    assert world.notices(3) == []
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
@@ -293,3 +311,15 @@ def test_a_consumer_does_not_get_the_signature_of_who_asks_it(
     replayed = world.ask(Ask.AUTH_LIST_USER, forwarded.ext_fields, of=3)
     assert not is_let_in(replayed)
     assert not {"AccessKey", "Signature", "SecurityToken"} & forwarded.ext_fields.keys()
+
+
+def test_a_denied_group_is_denied_in_its_retry_topic_for_popped_messages() -> None:
+    world = AccessWorld(enableRetryTopicV2="true")
+    world.create_topic_as_root(TOPIC)
+    world.make_user(MALLORY)
+    world.allow(MALLORY, "Topic:*", "Group:*")
+    assert world.put_policy(MALLORY, ["Group:victims"], decision="Deny").code == Code.SUCCESS
+    for topic, is_open in ((TOPIC, True), (f"%RETRY%victims+{TOPIC}", False)):
+        fields = pull_header(0, topic=topic, consumerGroup="mine")
+        answer = world.ask_as(MALLORY, Ask.PULL_MESSAGE, fields)
+        assert is_let_in(answer) is is_open, (topic, answer.remark)

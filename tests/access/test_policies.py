@@ -111,6 +111,11 @@ def test_default_policies_count_only_when_no_custom_policy_is_about_the_request(
         ("::/0", "10.0.0.1", False),
         ("0.0.0.0/0", "::1", False),
         ("fe80::/10", "fe80::1%eth0", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "10.0.0.2", False),
+        ("::ffff:10.0.0.0/104", "10.255.0.1", True),
+        ("::ffff:10.0.0.0/104", "11.0.0.1", False),
+        ("::fffe:10.0.0.0/104", "10.255.0.1", False),
         ("10.0.0.0/8", "no address", False),
     ],
 )
@@ -231,6 +236,7 @@ def test_resources_are_read_as_apache_reads_them() -> None:
 
 def test_a_retry_topic_is_its_group() -> None:
     assert topic_resource("%RETRY%payments") == Resource(Kind.GROUP, "payments")
+    assert topic_resource("%RETRY%payments+orders") == Resource(Kind.GROUP, "payments")
     assert topic_resource("%DLQ%payments") == Resource(Kind.TOPIC, "%DLQ%payments")
 
 

@@ -17,6 +17,7 @@ from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.remote_faults import RETRY_AFTER_MS
 
 
@@ -122,3 +123,44 @@ def test_a_super_user_has_the_quota_of_users_too_and_a_stranger_none() -> None:
 def test_quotas_of_users_that_do_not_parse_are_an_error_of_their_property() -> None:
     with pytest.raises(ConfigurationError, match="quotasOfUsers: "):
         broker_config({"quotasOfUsers": "ann"})
+
+
+def test_a_reply_to_a_client_counts_as_any_other_send() -> None:
+    world = world_of(quotasOfUsers="ann:3:0", maxMessagesPerSecondOfTopic="50")
+    header = {**send_header(TOPIC, 0), "f": 1}
+    found = [world.ask_as("ann", Ask.SEND_REPLY_MESSAGE_V2, header, b"x").code for _ in range(5)]
+    assert found[3:] == [Code.SYSTEM_BUSY] * 2
+    assert Code.SYSTEM_BUSY not in found[:3]
+    assert codes(world, "ann", 1) == [Code.SYSTEM_BUSY]
+
+
+def test_a_message_that_is_sent_back_counts_with_its_whole_body() -> None:
+    world = world_of(quotasOfUsers="ann:0:1000")
+    sent = send_as(world, "bob", body=b"x" * 900)
+    offset = decode_offset_message_id(sent.ext_fields["msgId"]).commit_log_offset
+    fields = {"offset": offset, "group": GROUP, "delayLevel": -1, "maxReconsumeTimes": 0}
+    found = [world.ask_as("ann", Ask.CONSUMER_SEND_MSG_BACK, fields).code for _ in range(4)]
+    assert found == [0, 0, Code.SYSTEM_BUSY, Code.SYSTEM_BUSY]
+    assert len(world.records(f"%DLQ%{GROUP}")) == 2
+
+
+def test_messages_that_are_read_without_a_pull_count_too() -> None:
+    """A peek, a look at one message by its place and a query by key bring bodies like a pull."""
+    properties = {"KEYS": "k"}
+    for code in (Ask.PEEK_MESSAGE, Ask.VIEW_MESSAGE_BY_ID, Ask.QUERY_MESSAGE):
+        world = world_of(quotasOfUsers="ann:0:1000")
+        header = send_header(TOPIC, 0, **properties)
+        sent = world.ask_as("bob", Ask.SEND_MESSAGE_V2, header, b"x" * 2_000)
+        offset = decode_offset_message_id(sent.ext_fields["msgId"]).commit_log_offset
+        asked = {
+            Ask.PEEK_MESSAGE: {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+            | {"maxMsgNums": 5},
+            Ask.VIEW_MESSAGE_BY_ID: {"offset": offset, "topic": TOPIC},
+            Ask.QUERY_MESSAGE: {"topic": TOPIC, "key": "k", "maxNum": 10, "beginTimestamp": 0}
+            | {"endTimestamp": 2**62},
+        }[code]
+        first = world.ask_as("ann", code, asked)
+        assert (first.code, len(first.body) > 2_000) == (0, True), code
+        assert world.ask_as("ann", code, asked).code == Code.FLOW_CONTROL, code
+        assert pull_as(world, "ann").code == Code.FLOW_CONTROL
+        assert world.ask_as("bob", code, asked).code == 0

@@ -16,7 +16,7 @@ from reliable_mq.broker_core.requests.audited import AUDITED, NOT_AUDITED
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.state import Request
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import FrameReader
 
@@ -165,6 +165,18 @@ def test_groups_offsets_and_rules_have_values_before_and_after(world: AuditWorld
     row = world.took()
     assert row["detail"]["on"] == {"group": GROUP, "clean_offset": "true"}
     assert row["detail"]["after"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("auditFileSize", "audit_file_size"), ("auditFileCount", "audit_file_count")],
+)
+def test_no_request_lets_old_lines_go(world: AuditWorld, name: str, field: str) -> None:
+    before = getattr(world.state.config, field)
+    for number, code in ((before - 1, ResponseCode.NO_PERMISSION), (before + 1, 0)):
+        body = f"{name}={number}".encode()
+        assert world.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body).code == code
+    assert getattr(world.state.config, field) == before + 1
 
 
 def test_settings_have_values_but_no_secrets(world: AuditWorld) -> None:

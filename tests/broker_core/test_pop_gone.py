@@ -68,3 +68,24 @@ def test_what_somebody_has_deleted_is_not_gone() -> None:
     world.pass_time(2 * INVISIBLE_MS, step=500)
 
     assert gone(world) == 0
+
+
+@pytest.mark.parametrize("is_v2", ["false", "true"])
+@pytest.mark.parametrize("size", range(32_480, 32_660, 20))
+def test_a_message_without_room_for_a_handle_is_a_dead_letter_and_holds_nobody_up(
+    size: int, is_v2: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's client fails at a message of a retry topic that has no handle, and so with all that
+    came with it, again and again. Who may send to a topic could stop its consumers so.
+    """
+    world = PopWorld(enableRetryTopicV2=is_v2)
+    world.send(b"large", a="a" * size)
+    world.send(b"next")
+    assert world.bodies() == [b"large", b"next"]
+    world.pass_time(2 * INVISIBLE_MS, step=500)
+
+    dead = [record.body for record in world.records(f"%DLQ%{GROUP}")]
+    back = [message for _ in range(6) for message in world.pop()]
+    assert sorted([*dead, *(each.body for each in back)]) == [b"large", b"next"]
+    assert gone(world) == len(dead)
+    assert (b"large" in dead) == ("no room for its handle" in caplog.text) == (size > 32_510)

@@ -130,5 +130,28 @@ def test_answers_that_wait_for_the_file_of_a_new_topic_count_as_sends_that_wait(
     world.is_writing = True
     world.pass_time(40, step=20)
 
-    assert world.state.answers.waiting == 0
+    assert world.state.answers.waiting == world.state.answers.unsaved == 0
     world.send(b"x")
+
+
+@pytest.mark.parametrize("capacity", ["70", "1000"])
+def test_sends_to_other_topics_go_on_while_thousands_wait_for_the_file_of_new_topics(
+    capacity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of new topics made the broker refuse all sends, as if its log were too slow."""
+    world = BrokerWorld(sendThreadPoolQueueCapacity=capacity)
+    world.create_topic()
+    monkeypatch.setattr(world.core, "saved", lambda *_: None)  # the log is faster than its files
+    told = [
+        world.begin(RequestCode.SEND_MESSAGE_V2, send_header(f"new-{number}"), b"x", of=2)
+        for number in range(100)
+    ]
+    waiting = min(int(capacity), 100)
+    assert world.state.answers.unsaved == waiting
+    world.pass_time(500, step=20)  # no message is stored meanwhile
+    for _ in range(3):
+        sent = world.begin(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC), b"x")
+        assert sent is not None
+        assert sent.code == 0
+    refused = [each.code for each in told if each is not None]
+    assert refused == [ResponseCode.SYSTEM_BUSY] * (100 - waiting)

@@ -13,9 +13,13 @@ from reliable_mq.gateway.call_body import (
     BodyRefused,
     decode_call,
     has_many_fields,
+    says_too_much,
+    size_max_of,
 )
 from reliable_mq.gateway.codes import Code, RpcRefused
+from reliable_mq.gateway.field_bytes import varint
 from reliable_mq.gateway.message_types import TYPES, DecodeError
+from reliable_mq.limits import FILTER_LENGTH_MAX
 
 
 def body_of(data: bytes) -> bytes:
@@ -46,6 +50,54 @@ def test_as_many_entries_as_allowed_are_taken() -> None:
     data = call.SerializeToString()
     assert len(data) < CALL_SIZE_MAX
     assert decode_call("AckMessage", body_of(data)) == call
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def long_message(about: bytes) -> bytes:
+    """Return a SendMessage of one message with these fields and a long body."""
+    return body_of(field(1, about + field(4, b"x" * 600_000)))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"\x12\x00" * 40_000,  # empty properties
+        b"".join(field(2, field(1, b"%06d" % number)) for number in range(40_000)),
+        field(3, b"\x12\x00" * 600_000),  # keys
+        field(1, b"\x12\x00" * 600_000),  # names of its topic
+    ],
+)
+def test_a_message_that_has_more_fields_than_any_is_not_decoded(about: bytes) -> None:
+    """To decode 4 MiB of them took a tenth of a second, in which nobody else was served."""
+    with pytest.raises(RpcRefused, match="besides their bodies") as caught:
+        decode_call("SendMessage", long_message(about))
+    assert caught.value.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
+
+
+def test_messages_with_as_much_as_they_may_say_are_taken() -> None:
+    properties = {f"name-{number}": "v" * 100 for number in range(128)}
+    system = {"tag": "t", "keys": ["k" * 20] * 20, "message_id": "01" * 17}
+    one = {"topic": {"name": "orders"}, "user_properties": properties, "system_properties": system}
+    large = TYPES["SendMessageRequest"](messages=[{**one, "body": b"x" * 1_000_000}] * 4)
+    small = {**one, "user_properties": {"a": "b" * 200}, "body": b"x" * 200}
+    many = TYPES["SendMessageRequest"](messages=[small] * ENTRIES_MAX)
+    for call in (large, many):
+        data = call.SerializeToString()
+        assert len(data) > 400_000
+        assert decode_call("SendMessage", body_of(data)) == call
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_say_too_much_or_not(data: bytes) -> None:
+    assert not says_too_much(data, 0)
+
+
+def test_only_calls_with_a_filter_or_many_entries_may_be_long() -> None:
+    assert size_max_of("QueryRoute") < size_max_of("AckMessage") < size_max_of("SendMessage")
+    assert size_max_of("ReceiveMessage") > 4 * FILTER_LENGTH_MAX
 
 
 @given(st.binary(max_size=200))

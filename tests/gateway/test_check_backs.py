@@ -91,6 +91,24 @@ def test_a_half_message_is_shown_only_to_those_who_may_send_to_its_topic(cluster
     asyncio.run(run())
 
 
+def test_a_producer_that_may_send_no_longer_is_shown_no_half_message(cluster: Cluster) -> None:
+    """Routes may be told for 20 seconds more; a message of somebody else is another thing."""
+
+    async def run() -> None:
+        loop, later = asyncio.get_running_loop(), 0.0
+        time = loop.time
+        loop.time = lambda: time() + later  # type: ignore[method-assign]
+        gateway = Gateway(cluster.ask, [NAMES], "test")
+        owner = await producer(gateway, OWNER, "owner-1")
+        await check_back(gateway, 1)
+        cluster.answers[Ask.CHECK_TRANSACTION_STATE] = lambda command: reply(command, 16, "no")
+        later = 1.5
+        await check_back(gateway, 2)
+        assert len(owner.bodies) == 1
+
+    asyncio.run(run())
+
+
 def test_the_endpoint_is_a_member_as_itself_whoever_comes_first(cluster: Cluster) -> None:
     async def run() -> None:
         gateway = Gateway(cluster.ask, [NAMES], "test")

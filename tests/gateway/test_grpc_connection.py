@@ -16,15 +16,22 @@ from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.runtime import grpc_connection
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 from reliable_mq.runtime.grpc_telemetry import Telemetry
+from reliable_mq.runtime.server_connection import TurnShares
 
 
 class Listener:
     """Notes what a connection holds."""
 
     no_tls = "no TLS here"
+    slice_seconds = 0.0005
 
     def __init__(self) -> None:
         self.received: Counter[int] = Counter()
+        self.turns = TurnShares()
+        self.later: list[Any] = []  # connections that want a turn
+
+    def handle_later(self, connection: Any) -> None:
+        self.later.append(connection)
 
     def note_received(self, number: int, size: int) -> None:
         self.received[number] = size
@@ -71,6 +78,13 @@ class Sent(Transport):
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
+        self.is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def write(self, data: bytes) -> None:
         self.data.append(data)
@@ -240,7 +254,8 @@ def test_the_headers_of_many_open_streams_count() -> None:
     async def run() -> None:
         scene = Scene()
         numbers = range(1, 401, 2)
-        scene.connection.data_received(b"".join(headers(each, "AckMessage") for each in numbers))
+        for number in numbers:
+            scene.connection.data_received(headers(number, "AckMessage"))
         assert scene.counted >= 200 * 1024
 
     run_scene(run())

@@ -378,3 +378,14 @@ def test_a_producer_of_the_topic_is_asked_about_a_half_message(cluster: FakeClus
         assert (fields["tranStateTableOffset"], fields["commitLogOffset"]) == ("4", "99")
 
     asyncio.run(run())
+
+
+def test_the_name_of_a_group_that_cannot_be_is_not_kept(cluster: FakeCluster) -> None:
+    async def run() -> None:
+        consumer = await Consumer(cluster).known()
+        status, messages = await consumer.receive(group={"name": "x" * 100_000})
+        assert (status.code, messages) == (Code.ILLEGAL_CONSUMER_GROUP, [])
+        asked = cluster.of(Ask.GET_SUBSCRIPTIONGROUP_CONFIG)
+        assert {each["group"] for each in asked} == {"g"}
+
+    asyncio.run(run())

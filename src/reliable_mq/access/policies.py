@@ -25,11 +25,13 @@ import msgspec
 
 from reliable_mq.access.resources import Kind, Pattern, Resource, resource_of
 from reliable_mq.access.users import AccessRefused, of_name
+from reliable_mq.host_and_port import unmapped
 from reliable_mq.limits import NAME_LENGTH_MAX
 
 ENTRIES_OF_USER_MAX = 1_000
 SOURCES_MAX = 100  # addresses of one entry
 
+_IPV6, _MAPPED_SIZE = 6, 96  # bits before an IPv4 address in IPv6's form
 _ACTIONS_MAX = 100  # of one entry; a request may repeat them
 
 _Network = IPv4Network | IPv6Network
@@ -275,6 +277,11 @@ def _network_of(source: str) -> _Network | None:
     if slash and not (size.isascii() and size.isdecimal()):
         return None  # Python would also read a mask, 10.0.0.0/255.0.0.0
     try:
-        return ip_network(source, strict=False)
+        found = ip_network(source, strict=False)
     except ValueError:
         return None
+    if found.version == _IPV6 and found.prefixlen >= _MAPPED_SIZE:  # the peers' have IPv4's form
+        address = unmapped(found.network_address)
+        if address.version != _IPV6:
+            return ip_network((address, found.prefixlen - _MAPPED_SIZE))
+    return found

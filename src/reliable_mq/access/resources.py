@@ -106,5 +106,10 @@ def topic_resource(name: str) -> Resource:
 
 
 def group_resource(name: str) -> Resource:
-    """Return the resource of a group, also from the name of its retry topic."""
-    return Resource(Kind.GROUP, name.removeprefix(RETRY_PREFIX))
+    """Return the resource of a group, also from the name of a retry topic of it.
+
+    `%RETRY%group+topic` has messages that were popped. No group's name has a "+".
+    """
+    if not name.startswith(RETRY_PREFIX):
+        return Resource(Kind.GROUP, name)
+    return Resource(Kind.GROUP, name.removeprefix(RETRY_PREFIX).partition("+")[0])

@@ -40,7 +40,8 @@ class Answers:
         self._held_end = 0
         # Replies of earlier turns, by the log offset that they wait for.
         self._withheld: deque[tuple[int, list[Answer]]] = deque()
-        self.waiting = 0  # replies that wait for earlier turns, or for the file of a new topic
+        self.waiting = 0  # replies that wait for earlier turns
+        self.unsaved = 0  # replies to sends that wait for the file of a new topic; others have them
         self.released = 0  # the log offset up to which replies have left
 
     def invariants(self) -> None:

@@ -4,7 +4,8 @@ Receives a request, the values that it may change before and after it, and its a
 of JSON for the file of the audit. It knows no request code: `requests.audited` does.
 
 The fields are those of the table `rmq_audit` where they mean the same. What a peer sends is cut,
-and refused requests have a limit: nobody can write the audit full and so push older lines out.
+and refused requests have a limit: nobody without rights can write the audit full and so push older
+lines out.
 """
 
 from collections.abc import Mapping

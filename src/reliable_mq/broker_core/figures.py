@@ -34,7 +34,7 @@ def _figures(state: BrokerState, now_ms: int) -> Iterator[tuple[str, float]]:
     yield "refused_access_total", state.guard.refused if state.guard is not None else 0
     yield "refused_pulls_total", state.pulls.refused
     yield "refused_timed_messages_total", state.timers.refused
-    yield "waiting_sends", state.answers.waiting
+    yield "waiting_sends", state.answers.waiting + state.answers.unsaved
     yield "waiting_pulls", len(state.pulls)
     yield "waiting_pops", len(state.pops.waiting) + len(state.notifications.waiting)
     yield "popped_messages", state.popped.total

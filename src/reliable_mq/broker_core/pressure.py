@@ -15,6 +15,7 @@ _DISK_FULL = (
     "disk is full [{}], messages are put to the slave, message store has been shut down, etc."
 )
 _BUSY = "[{}]broker busy, start flow control for a while, period in queue: {}ms, size of queue: {}"
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 _RETRY_MS = 500  # between two attempts to create the log's next file
 _TABLES_SIZE = 1024 * 1024  # free bytes; with less, a configuration file may not fit
 # So many sends are appended together even if the log is slow; they do not count as a backlog.
@@ -121,10 +122,7 @@ class Pressure:
         elif wait_ms >= limits.stuck_ms:
             self.refusal = _busy("PCBUSY_CLEAN_QUEUE", wait_ms, waiting)
         elif waiting >= limits.waiting_max:
-            self.refusal = (
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]system busy, start flow control for a while",
-            )
+            self.refusal = ResponseCode.SYSTEM_BUSY, OVERLOAD
         elif wait_ms >= limits.wait_ms and waiting > _TOGETHER:
             self.refusal = _busy("TIMEOUT_CLEAN_QUEUE", wait_ms, waiting)
 

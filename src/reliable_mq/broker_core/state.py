@@ -210,7 +210,7 @@ class BrokerState:
     def _topics_saved(self, names: Collection[str]) -> None:
         """Release the replies that waited for new topics; some still wait for the log."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
-            self.answers.waiting -= 1  # the log may hold the reply back again
+            self.answers.unsaved -= 1
             self.answers.late(connection, end, frame)
 
     def reply_when_saved(self, request: Request, answer: Command) -> None:

@@ -139,6 +139,8 @@ class Consuming:
         answers = [status]
         try:
             session = await self._session_of(caller)
+            check_topic(topic)
+            check_group(group)  # before its settings are kept by its name
             policy = await self._upstream.group(group)
             await self._pop(caller, call, session, policy, found)
             answers += self._answers(call, policy, found)
@@ -221,8 +223,6 @@ class Consuming:
         left = caller.deadline - asyncio.get_running_loop().time()
         poll_ms = poll_ms_of(caller, call, session, left)
         topic, group = call.message_queue.topic.name, call.group.name
-        check_topic(topic)
-        check_group(group)
         invisible_ms = renewals.FIRST_MS
         if not call.auto_renew:
             invisible_ms = ms_of(call.invisible_duration)

@@ -17,7 +17,9 @@ from reliable_mq.wire.command import request
 ALLOWED_SECONDS = 20.0
 """How long it is kept that a client may do something,"""
 REFUSED_SECONDS = 1.0
-"""and that it may not."""
+"""and that it may not,"""
+SHOWN_SECONDS = 1.0
+"""and that a producer may be shown half messages of others."""
 KEPT_MAX = 20_000
 
 _PASSED: Mapping[int, frozenset[int]] = {
@@ -46,7 +48,7 @@ class Rights:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._kept: dict[_Key, tuple[float, str]] = {}
+        self._kept: dict[_Key, tuple[float, str]] = {}  # when it was asked, and why not
 
     async def see(self, topic: str) -> None:
         """Return if the caller may send to a topic, consume it, or read about it.
@@ -84,16 +86,19 @@ class Rights:
         await self._check(ACTING.get(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields, "", group)
 
     async def may_send(self, acting: Acting | None, topic: str) -> bool:
-        """Whether a client may send to a topic; it makes no call now."""
+        """Whether a client may be shown a half message of a topic; it makes no call now."""
         try:
-            await self._check_sender(acting, topic)
+            await self._check_sender(acting, topic, SHOWN_SECONDS)
         except RpcRefused:
             return False
         return True
 
-    async def _check_sender(self, acting: Acting | None, topic: str) -> None:
+    async def _check_sender(
+        self, acting: Acting | None, topic: str, seconds: float = ALLOWED_SECONDS
+    ) -> None:
         fields = {"topic": topic, "tranStateTableOffset": "0", "commitLogOffset": "0"}
-        await self._check(acting, RequestCode.CHECK_TRANSACTION_STATE, fields, topic)
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        await self._check(acting, code, fields, topic, seconds=seconds)
 
     async def _check(
         self,
@@ -102,15 +107,17 @@ class Rights:
         fields: Mapping[str, str],
         topic: str,
         group: str = "",
+        *,
+        seconds: float = ALLOWED_SECONDS,
     ) -> None:
         now = asyncio.get_running_loop().time
         key = (acting, code, topic, group)
-        until, fault = self._kept.get(key, (0.0, ""))
-        if until < now():
+        asked_at, fault = self._kept.get(key, (-ALLOWED_SECONDS, ""))
+        if now() - asked_at > (REFUSED_SECONDS if fault else seconds):
             fault = await self._ask(acting, code, fields, topic)
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            self._kept[key] = (now() + (REFUSED_SECONDS if fault else ALLOWED_SECONDS), fault)
+            self._kept[key] = (now(), fault)
         if fault:
             raise RpcRefused(Code.FORBIDDEN, fault)
 

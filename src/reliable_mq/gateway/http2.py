@@ -8,6 +8,7 @@ Source: RFC 9113.
 """
 
 import struct
+import sys
 from collections import deque
 
 from reliable_mq.errors import FrameError, InvariantBroken
@@ -57,6 +58,7 @@ _IDLE_FRAMES_A_SECOND = 200.0  # and so many more are granted each second
 _SETTINGS_MAX = 32  # in one frame
 _UPDATES_MAX = 10_000
 _SMALL = 1024
+_HEADERS_SIZE = 512  # bytes of headers that take as long as a short frame, at worst
 _PRIORITY_SIZE = 5
 
 _PAIRS = struct.Struct(">HI")
@@ -79,7 +81,9 @@ class Http2Connection:
         """Bytes of bodies that the owner has not taken."""
         self.is_going = False
         """Whether no more streams may begin."""
-        self._kept = b""
+        self.has_more = False
+        """Whether frames that have come whole wait for the next `feed`."""
+        self._kept, self._kept_from = b"", 0
         self._has_begun = self._has_settings = False
         self._last = 0
         self._reader = HeaderReader()
@@ -97,25 +101,33 @@ class Http2Connection:
     @property
     def kept_size(self) -> int:
         """Bytes of incomplete frames, header blocks and bodies."""
-        return len(self._kept) + len(self._block) + self.body_size
+        return len(self._kept) - self._kept_from + len(self._block) + self.body_size
 
-    def feed(self, data: bytes, now: float) -> list[Happening]:
+    def feed(self, data: bytes, now: float, most: int = sys.maxsize) -> list[Happening]:
         """Take bytes that have come; return what happened, in its order.
+
+        Args:
+            data: the bytes; none if only frames that wait are to be taken.
+            now: the time.
+            most: how many frames are taken; the others wait. Long headers count as several: to
+                read 16 KiB of them takes 3 ms. Default: all.
 
         Raises:
             Http2Error: when the connection cannot go on. `out` has the farewell, too.
         """
         happened: list[Happening] = []
         try:
-            self._feed(data, now, happened)
+            self._feed(data, now, most, happened)
         except Http2Error as error:
             self.go_away(error.fault, str(error))
             raise
         return happened
 
-    def _feed(self, data: bytes, now: float, happened: list[Happening]) -> None:
-        buffer = self._kept + data if self._kept else data
-        at, end = 0, len(buffer)
+    def _feed(self, data: bytes, now: float, most: int, happened: list[Happening]) -> None:
+        buffer, at, count = self._kept, self._kept_from, 0
+        if data:
+            buffer, at = (buffer[at:] + data if buffer else data), 0
+        end, self._kept_from, self.has_more = len(buffer), 0, False
         if not self._has_begun:
             if end < len(PREFACE) and PREFACE.startswith(buffer):
                 self._kept = buffer
@@ -131,6 +143,10 @@ class Http2Connection:
             begin = at + HEAD.size
             if end - begin < length:
                 break
+            if count >= most:  # the rest is not copied for each share of it
+                self._kept, self._kept_from, self.has_more = buffer, at, True
+                return
+            count += 1 if kind == DATA else 1 + length // _HEADERS_SIZE
             at = begin + length
             number &= WINDOW_MAX
             if kind == DATA and self._has_settings and self._block_of is None:  # the usual ones

@@ -55,6 +55,7 @@ class BrokerEndpoint:
             authenticate=partial(signer_of, find=find) if find is not None else None,
             on_refused=guard.note_refused if guard is not None else None,
             teller=self._direct if guard is None else None,
+            turns=server.listener.turns,
         )
 
     @property

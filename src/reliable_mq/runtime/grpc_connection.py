@@ -34,6 +34,7 @@ from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.runtime.grpc_calls import Calls
 from reliable_mq.runtime.grpc_telemetry import Telemetry
+from reliable_mq.runtime.grpc_turns import FrameTurns
 from reliable_mq.runtime.host_names import plain_ip
 from reliable_mq.runtime.wrong_ports import at_grpc_port, tell
 from reliable_mq.telemetry import broker_events
@@ -53,7 +54,7 @@ UNIMPLEMENTED = 12
 _NEVER = float("inf")
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(FrameTurns):
     """One peer.
 
     Args:
@@ -62,11 +63,10 @@ class GrpcConnection(asyncio.Protocol):
     """
 
     def __init__(self, listener: ConnectionKeeper, calls: Calls) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         self._http2 = Http2Connection()
-        self._transport: asyncio.Transport
         self._connection: PeerConnection | None = None
         self._host = ""
         self._last_used = self._loop.time()
@@ -103,27 +103,29 @@ class GrpcConnection(asyncio.Protocol):
         """Use an encrypted transport from now on."""
         self._transport, self._last_used = transport, self._loop.time()
 
-    def data_received(self, data: bytes) -> None:
-        """Take bytes of the peer."""
+    def take(self, data: bytes, most: int) -> bool:
+        """Handle frames of the peer; see `FrameTurns`."""
         self._last_used = now = self._loop.time()
-        if self._connection is None:
-            return
-        http2 = self._http2
+        connection, http2 = self._connection, self._http2
+        if connection is None:
+            return False
         try:
-            happened = http2.feed(data, now)
+            happened = http2.feed(data, now, most)
         except Http2Error as error:
             answer, why = at_grpc_port(data, self._listener.no_tls) if self._is_first else (b"", "")
             if why:
                 http2.out = [answer]
                 self._is_told = True
-                tell(self._connection.address, why)
+                tell(connection.address, why)
             self._flush()
             self._log_end(f"closed, {error}")
             self._transport.close()
-            return
+            return False
         self._is_first = False
+        calls = 0
         for kind, stream in happened:
             if kind == ENDED:
+                calls += 1
                 self._coming.pop(stream.id, None)
                 if not stream.is_reset:
                     self._ended(stream)
@@ -137,10 +139,12 @@ class GrpcConnection(asyncio.Protocol):
                 self._gone(stream)
         if self._coming and self._timer is None:
             self._timer = self._loop.call_later(REQUEST_SECONDS / 4, self._end_late)
-        self._calls.hand_over(self._connection.id)
+        self._calls.hand_over(connection.id)
         if http2.out:
             self._flush_soon()
         self._note_sizes()
+        self.note_calls(calls)
+        return http2.has_more
 
     def _end_late(self) -> None:
         """End the streams whose request does not come."""
@@ -337,16 +341,10 @@ class GrpcConnection(asyncio.Protocol):
         if self._connection is not None:
             self._listener.closed(self._connection)
 
-    def pause_writing(self) -> None:
-        """Take no more requests: the peer reads too slowly."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
     def resume_writing(self) -> None:
         """Take requests again."""
         self._note_sizes()
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        super().resume_writing()
 
     def cut_off(self, why: str) -> None:
         """Close at once, and tell why."""
@@ -386,9 +384,6 @@ class GrpcConnection(asyncio.Protocol):
 
     def wake(self) -> None:
         """Do nothing: no call makes others wait."""
-
-    def handle_waiting(self) -> None:
-        """Do nothing: no call waits for a turn."""
 
     def _log_end(self, why: str) -> None:
         if not self._is_told and self._connection is not None:

@@ -11,6 +11,7 @@ from reliable_mq.runtime.grpc_calls import Authenticate, Calls
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.command import Command
@@ -27,6 +28,7 @@ class GrpcServer:
         authenticate: returns the user who has signed a call; None: nobody signs.
         on_refused: called when a signature is refused.
         teller: the broker of this process; None: there is none.
+        turns: of the event loop; None: no other listener is on it.
     """
 
     small_answers: frozenset[int] = frozenset()
@@ -40,12 +42,17 @@ class GrpcServer:
         authenticate: Authenticate | None = None,
         on_refused: Callable[[], None] | None = None,
         teller: Teller | None = None,
+        turns: TurnShares | None = None,
     ) -> None:
         self.gateway = gateway
         self._calls = calls = Calls(gateway, authenticate, on_refused, teller)
         self._tls, self._host = tls, ""
         self.listener = Listener(
-            self, tls=tls, limits=limits, make=lambda listener: GrpcConnection(listener, calls)
+            self,
+            tls=tls,
+            limits=limits,
+            turns=turns,
+            make=lambda listener: GrpcConnection(listener, calls),
         )
 
     @property

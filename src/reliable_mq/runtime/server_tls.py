@@ -73,6 +73,7 @@ class ServerTls:
         self.context: ssl.SSLContext | None = None  #: None: there is no certificate
         self.expires_at = 0.0  #: of the certificate, seconds since the epoch; 0.0: unknown
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.behind_size = 0  #: bytes that have come and wait to be decrypted, of all connections
         self._loaded: Signature = ()  # of the files in use
         self._refused: Signature = ()  # of files that cannot be used; they were told
         self._usable_at = math.inf  # when these may be used: their certificate is not valid yet

@@ -10,6 +10,7 @@ Source: Apache RocketMQ `NettyRemotingServer.TlsModeHandler`.
 import asyncio
 import contextlib
 import ssl
+import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -25,6 +26,10 @@ _HANDSHAKE = b"\x16"
 _RECORD_SIZE = 16 * 1024  # the most plain bytes of one TLS record
 # A `MemoryBIO` keeps the most that it ever had: so each connection puts little into it at once.
 _PIECE_SIZE = 64 * 1024
+RECORDS_AT_ONCE = 256
+"""So many records are decrypted in one go, in a millisecond. One read may bring 12,000."""
+BEHIND_SIZE_MAX = 64 * 1024 * 1024
+"""If so many bytes wait for that, of all connections together, no more of them wait."""
 
 
 def is_hello(data: bytes) -> bool:
@@ -104,6 +109,9 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._cipher = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False  # whether the handshake is done
+        self._behind = b""  # what has come and is not given to the cipher yet
+        self._is_later = False  # whether records that have come wait for the next turn of the loop
+        self._is_held = False  # whether the protocol wants nothing more now
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_seconds, self._give_up
         )
@@ -145,11 +153,13 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
     def _read(self, data: bytes) -> None:
         """Decrypt what has come. A record that has not come in whole waits."""
         plain: list[bytes] = []
-        if len(data) <= _PIECE_SIZE:
-            is_over = self._decrypt(data, plain)
+        most = RECORDS_AT_ONCE if self._tls.behind_size < BEHIND_SIZE_MAX else sys.maxsize
+        if len(data) <= _PIECE_SIZE and not self._behind:
+            is_over = self._decrypt(data, plain, most)
         else:
-            view, begins = memoryview(data), range(0, len(data), _PIECE_SIZE)
-            is_over = any(self._decrypt(view[at : at + _PIECE_SIZE], plain) for at in begins)
+            is_over = self._decrypt_pieces(memoryview(self._behind + data), plain, most)
+        if len(plain) >= RECORDS_AT_ONCE and not is_over:
+            self._read_on_later()
         if self._outgoing.pending:
             self._flush()
         if plain:
@@ -157,23 +167,60 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if is_over:
             self.close()
 
-    def _decrypt(self, data: bytes | memoryview, plain: list[bytes]) -> bool:
-        """Add the plain bytes of data to `plain`. Return whether nothing more can come."""
+    def _read_on_later(self) -> None:
+        """Read the records that have come in the next turn of the loop, and no others until then.
+
+        Others have their turn in between.
+        """
+        if not self._is_later:
+            self._is_later = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._is_held:  # until the protocol wants more
+            return
+        self._is_later = False
+        self._read(b"")
+        if not (self._is_later or self._is_held or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def _decrypt_pieces(self, view: memoryview, plain: list[bytes], most: int) -> bool:
+        """Do `_decrypt` with what waits for it, and keep the rest."""
+        at, is_over = 0, False
+        while at < len(view) and not is_over and len(plain) < most:
+            is_over = self._decrypt(view[at : at + _PIECE_SIZE], plain, most)
+            at += _PIECE_SIZE
+        self._keep(bytes(view[at:]))
+        return is_over
+
+    def _keep(self, behind: bytes) -> None:
+        self._tls.behind_size += len(behind) - len(self._behind)
+        self._behind = behind
+
+    def _decrypt(self, data: bytes | memoryview, plain: list[bytes], most: int) -> bool:
+        """Add the plain bytes of data to `plain`. Return whether nothing more can come.
+
+        If there are more than `most` records, some stay in the cipher's input.
+        """
         cipher, incoming = self._cipher, self._incoming
         incoming.write(data)
         try:
-            while True:
+            while len(plain) < most:
                 piece = cipher.read(_RECORD_SIZE)
                 if not piece:
                     return True
                 plain.append(piece)
                 if not (incoming.pending or cipher.pending()):
-                    return False
+                    break
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
             self._tell_broken(error)
             return True
+        return False
 
     def eof_received(self) -> None:
         """Let the transport close: the peer sends no more."""
@@ -182,6 +229,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """Tell it to the protocol."""
         if self._timer is not None:
             self._fail("the peer left; perhaps it does not trust the certificate")
+        self._keep(b"")
         inner = self._inner
         # Each knows the other. Else what the protocol holds stays until the garbage is collected:
         # half a frame may have 16 MiB.
@@ -279,11 +327,16 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Read no more from the socket."""
+        self._is_held = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
-        self._transport.resume_reading()
+        """Read again: first what has come already."""
+        self._is_held = False
+        if self._is_later:
+            asyncio.get_running_loop().call_soon(self._read_on)
+        else:
+            self._transport.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set when the protocol is told to pause; in encrypted bytes."""

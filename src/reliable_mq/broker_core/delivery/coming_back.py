@@ -15,11 +15,12 @@ from reliable_mq.broker_core.names import (
     pop_retry_topic,
     revive_topic,
 )
-from reliable_mq.broker_core.needed_topics import ensure_pop_retry_topic
+from reliable_mq.broker_core.needed_topics import ensure_dead_letter_topic, ensure_pop_retry_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.errors import MessageRefused, RecordError
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.message_facts import facts_in
@@ -40,6 +41,9 @@ log = limited_log(__name__)
 _MESSAGES_MAX = 1_000
 _SIZE_MAX = 8 * 1024 * 1024
 _TIMES_MAX = 2**31 - 1
+# Of a handle as a property, without the name of its broker. A consumer that gets a message of a
+# retry topic without a handle fails, with all messages that came together.
+_HANDLE_SIZE = 96
 _UNSAVED_MS = 30_000  # how late another broker may have saved its offsets, at least
 _UNITS_AT_ONCE = 1_000
 
@@ -143,6 +147,10 @@ def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) 
         name = pop_retry_topic(name, key.group, is_v2=state.config.pop_retry_v2)
     topic = ensure_pop_retry_topic(state, name, now_ms)
     message = _again(state, record, topic.topic_name, key.popped_ms, f"{due.place} {index}")
+    if len(message.properties) + _HANDLE_SIZE + len(key.broker.encode()) > PROPERTIES_SIZE_MAX:
+        message.topic = ensure_dead_letter_topic(state, key.group, now_ms).topic_name
+        reason = f"no room for its handle beside its properties; it is in {message.topic} now"
+        _log_gone(state, due, offset, reason)
     try:
         state.append(message, now_ms)
     except MessageRefused as error:

@@ -8,7 +8,7 @@ Source: Apache RocketMQ `ComparisonExpression`, `LogicExpression`, `UnaryExpress
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import reduce
+from functools import cache, reduce
 from typing import NamedTuple, cast
 
 from reliable_mq.broker_core.filter.java_values import (
@@ -19,8 +19,10 @@ from reliable_mq.broker_core.filter.java_values import (
     java_text,
 )
 from reliable_mq.broker_core.filter.tokens import FilterRefused, cannot
+from reliable_mq.plain_text import cut
 
 DEPTH_MAX = 100  # nested evaluations; Apache has no limit but its stack
+_SHOWN_MAX = 1_000  # characters of a part; BETWEEN shows its operand twice, also a nested one
 
 Properties = Mapping[str, str]
 Evaluation = Callable[[Properties], Value]
@@ -67,11 +69,11 @@ def _made(
 
 
 def _infix(left: Expression, sign: str, right: Expression) -> Callable[[], str]:
-    return lambda: f"({left.shown()} {sign} {right.shown()})"
+    return lambda: cut(f"({left.shown()} {sign} {right.shown()})", _SHOWN_MAX)
 
 
 def _prefix(word: str, part: Expression) -> Callable[[], str]:
-    return lambda: f"({word} {part.shown()})"
+    return lambda: cut(f"({word} {part.shown()})", _SHOWN_MAX)
 
 
 def constant(value: Value) -> Expression:
@@ -160,13 +162,16 @@ def _first(parts: Sequence[Expression], *, decides: bool) -> Expression:
                 result = None
         return result
 
+    return _made(ExpressionRole.BOOLEAN, joined, _joined(parts, decides=decides), *parts)
+
+
+def _joined(parts: Sequence[Expression], *, decides: bool) -> Callable[[], str]:
     sign = "||" if decides else "&&"
-    return _made(
-        ExpressionRole.BOOLEAN,
-        joined,
-        lambda: reduce(lambda left, right: f"({left} {sign} {right})", (p.shown() for p in parts)),
-        *parts,
-    )
+
+    def join(left: str, right: str) -> str:
+        return cut(f"({left} {sign} {right})", _SHOWN_MAX)
+
+    return lambda: reduce(join, (part.shown() for part in parts))
 
 
 def equal(left: Expression, right: Expression) -> Expression:
@@ -222,10 +227,19 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
         is_number = part.role is ExpressionRole.CONSTANT and not isinstance(part.value, str)
         if part.is_boolean or (part.is_constant and not is_number):
             raise cannot(f"Value '{part.shown()}' cannot be compared.")
-    of_left, of_right, order = left.evaluate, right.evaluate, _ORDERS[sign]
+    of_left, compared = left.evaluate, _compared(sign, right)
 
     def is_ordered(properties: Properties) -> Value:
-        one = of_left(properties)
+        return compared(of_left(properties), properties)
+
+    return _made(ExpressionRole.BOOLEAN, is_ordered, _infix(left, sign, right), left, right)
+
+
+def _compared(sign: str, right: Expression) -> Callable[[Value, Properties], Value]:
+    """Return a function from the value of the left side, and the properties, to x > y."""
+    of_right, order = right.evaluate, _ORDERS[sign]
+
+    def compared(one: Value, properties: Properties) -> Value:
         if one is None:
             return None
         other = of_right(properties)
@@ -235,7 +249,7 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
             one, other = floating_number(one), floating_number(other)
         return cast("bool", order(compare(one, other), 0))
 
-    return _made(ExpressionRole.BOOLEAN, is_ordered, _infix(left, sign, right), left, right)
+    return compared
 
 
 def between(part: Expression, low: Expression, high: Expression) -> Expression:
@@ -247,18 +261,46 @@ def between(part: Expression, low: Expression, high: Expression) -> Expression:
     """
     if low.is_constant and high.is_constant and None in (low.value, high.value):
         raise cannot("Illegal values of between, values can not be null!")
+    part = _shown_once(part)
     bounds = [ordered(">=", part, low), ordered("<=", part, high)]
     if low.is_constant and high.is_constant and compare(high.value, low.value) < 0:
         raise cannot(
             f"Illegal values of between, left value({java_text(low.value)}) must less than or "
             f"equal to right value({java_text(high.value)})"
         )
-    return all_of(bounds)
+    return _bounded(part, (_compared(">=", low), _compared("<=", high)), bounds, decides=False)
 
 
 def not_between(part: Expression, low: Expression, high: Expression) -> Expression:
     """Return x NOT BETWEEN low AND high; see `ordered`."""
-    return any_of([ordered("<", part, low), ordered(">", part, high)])
+    part = _shown_once(part)
+    bounds = [ordered("<", part, low), ordered(">", part, high)]
+    return _bounded(part, (_compared("<", low), _compared(">", high)), bounds, decides=True)
+
+
+def _shown_once(part: Expression) -> Expression:
+    return part._replace(shown=cache(part.shown))
+
+
+def _bounded(
+    part: Expression,
+    comparisons: tuple[Callable[[Value, Properties], Value], ...],
+    bounds: Sequence[Expression],
+    *,
+    decides: bool,
+) -> Expression:
+    """Return the two bounds of x joined, but evaluate x once: it may be nested a hundred times."""
+    of_part, (first, second) = part.evaluate, comparisons
+
+    def bounded(properties: Properties) -> Value:
+        one = of_part(properties)
+        begin = first(one, properties)
+        if begin is decides:
+            return decides
+        end = second(one, properties)
+        return None if begin is None and end is not decides else end
+
+    return _made(ExpressionRole.BOOLEAN, bounded, _joined(bounds, decides=decides), *bounds)
 
 
 def is_one_of(part: Expression, words: Sequence[str], *, inverted: bool) -> Expression:
@@ -277,7 +319,9 @@ def is_one_of(part: Expression, words: Sequence[str], *, inverted: bool) -> Expr
 
     word = "NOT IN" if inverted else "IN"
     shown = f" {word} ( {', '.join(words)} )"
-    return _made(ExpressionRole.BOOLEAN, is_within, lambda: part.shown() + shown, part)
+    return _made(
+        ExpressionRole.BOOLEAN, is_within, lambda: cut(part.shown() + shown, _SHOWN_MAX), part
+    )
 
 
 _SEARCHES: dict[str, Callable[[str, str], bool]] = {

@@ -8,6 +8,7 @@ and `Double.valueOf`.
 import math
 import re
 from decimal import Decimal
+from functools import lru_cache
 
 INTEGER_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -22,10 +23,12 @@ Value = str | bool | float | int | None
 # Digits of any script, but only 16-bit characters: Java checks one char at a time.
 _WHOLE = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
 _DIGITS_MAX = 64  # leading zeros are allowed
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+# Each digit is in one place only: else a text of digits that is no number takes time by its square.
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
 _HEXADECIMAL = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
 )
+_SHORT, _TRUE = 512, "true"
 _NAMED = {"NaN": math.nan, "Infinity": math.inf}
 _CONTROLS_AND_SPACE = "".join(map(chr, range(0x21)))  # what Java's String.trim removes
 
@@ -49,6 +52,10 @@ def floating_number(text: str) -> float:
     Raises:
         ValueError: where Java throws NumberFormatException.
     """
+    return (_of_long_text if len(text) > _SHORT else _floating)(text)
+
+
+def _floating(text: str) -> float:
     trimmed = text.strip(_CONTROLS_AND_SPACE)
     if _DECIMAL.fullmatch(trimmed):
         return float(trimmed.rstrip("fFdD"))
@@ -62,6 +69,10 @@ def floating_number(text: str) -> float:
     if named is None:
         raise ValueError(f"{text[:80]!r} is not a floating-point number")
     return sign * named
+
+
+# An expression may name a property five hundred times, and 32 KB of digits take 80 us to read.
+_of_long_text = lru_cache(maxsize=64)(_floating)
 
 
 def compare_floating(left: float, right: float) -> int:
@@ -89,7 +100,7 @@ def compare(left: Value, right: Value) -> int:
         if isinstance(right, str):
             return _order(left, right)
         if isinstance(right, bool):
-            return int(left.lower() == "true") - int(right)
+            return int(len(left) == len(_TRUE) and left.lower() == _TRUE) - int(right)
         return _compare_numbers(_number(left, right), right)
     if isinstance(left, bool):
         if isinstance(right, str):

@@ -21,6 +21,7 @@ from reliable_mq.broker_core.filter.java_values import (
     whole_number,
 )
 from reliable_mq.broker_core.filter.tokens import FilterRefused, TokenKind, TokenReader, cannot
+from reliable_mq.limits import FILTER_SEARCHES_MAX
 
 SQL92 = "SQL92"  # the type of such an expression in a subscription
 _FLOATING_MAX = 1.7976931348623157e308
@@ -28,11 +29,12 @@ _FLOATING_MIN = 4.9e-324  # Double.MIN_VALUE, the smallest value above 0; so 0.0
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A compiled expression. `parts` is its number of words and signs."""
+    """A compiled expression. `parts` is its number of words and signs, `searches` of CONTAINS."""
 
     text: str
     evaluate: Callable[[Properties], object]
     parts: int = 1
+    searches: int = 0
 
     def matches(self, properties: Properties) -> bool:
         """Whether the expression accepts a message; False if its evaluation fails."""
@@ -57,8 +59,9 @@ def compile_filter(text: str) -> Filter:
 
 def _compile(text: str) -> Filter:
     tokens = TokenReader(text)
-    evaluate = expressions.as_boolean(_Parser(tokens).disjunction()).evaluate
-    return Filter(text, evaluate, tokens.count)
+    parser = _Parser(tokens)
+    evaluate = expressions.as_boolean(parser.disjunction()).evaluate
+    return Filter(text, evaluate, tokens.count, parser.searches)
 
 
 _compile_small = lru_cache(maxsize=1024)(_compile)
@@ -74,6 +77,7 @@ class _Parser:
     def __init__(self, tokens: TokenReader) -> None:
         self._tokens = tokens
         self._depth = 0
+        self.searches = 0
 
     def disjunction(self) -> Expression:
         """Parse x OR y ..."""
@@ -131,6 +135,10 @@ class _Parser:
                 words.append(self._string())
             self._tokens.expect(")")
             return expressions.is_one_of(left, words, inverted=inverted)
+        if word == "CONTAINS":
+            self.searches += 1
+            if self.searches > FILTER_SEARCHES_MAX:
+                raise FilterRefused(f"at most {FILTER_SEARCHES_MAX} CONTAINS are allowed")
         return expressions.searched(word, left, self._string(), inverted=inverted)
 
     def _string(self) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from reliable_mq.access.policies import Action
 from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.delivery.client_calls import TIMEOUT_MS
-from reliable_mq.broker_core.requests.hidden import refuse_hidden
+from reliable_mq.broker_core.requests.hidden import refuse_hidden, refuse_stranger
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.answer import encode_answer
@@ -36,6 +36,12 @@ def consume_message_directly(state: BrokerState, asked: Request) -> Command | No
             ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
         )
     refuse_hidden(state, asked, record, Action.SUB)
+    member = _member(state, ext.get("consumerGroup", ""), ext.get("clientId", ""))
+    if member is not None:
+        refuse_stranger(state, member, record)
+    if state.quotas.limit_pulls:
+        state.quotas.take_pull("", asked.user, asked.now_ms)
+        state.quotas.charge_pull("", asked.user, 1, record.size)
     sent = {**ext, "brokerName": state.config.broker_name}
     topic = state.topics.get(ext.get("topic", ""))
     if topic is not None:

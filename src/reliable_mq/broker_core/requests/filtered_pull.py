@@ -33,14 +33,20 @@ _RECORD_COST = 20  # microseconds per record; each part of the filter adds one
 _UNITS_FOR_COST = 3  # units that are compared by tag hash in one microsecond
 _READ_SIZE_MAX = 8 * 1024 * 1024
 _JUDGED_SIZE_MAX = 64 * 1024  # bytes that are counted for one record at most
+_SEARCH_WORK_MAX = 10_000  # microseconds of CONTAINS in one scan
+_SEARCHED_IN_US = 64  # characters, at worst: "aab" in "aaaa…"
 
 
 class FilterResult(NamedTuple):
-    """The records that a filter accepts. `status` is the reason if there are none."""
+    """The records that a filter accepts. `status` is the reason if there are none.
+
+    `work`: microseconds that CONTAINS may have taken, at worst.
+    """
 
     next_offset: int
     records: list[bytes]
     status: str
+    work: int
 
 
 def scan(
@@ -57,36 +63,37 @@ def scan(
 
     The first record is returned whatever its size. Then the limits of number and size apply, also
     to records that are not accepted. A large filter, or large records, reduce the number of
-    scanned records.
+    scanned records, and so do CONTAINS in long properties.
     """
     offset, end, total = begin, begin + min(scan_max, 1 + _PARTS_MAX // wanted.parts), 0
-    to_read = _READ_SIZE_MAX
+    to_read, work = _READ_SIZE_MAX, 0
     known_until = store.log.start
     records: list[bytes] = []
     status = "NO_MATCHED_MESSAGE"
     while units := queue.units(offset, min(_UNITS_AT_ONCE, end - offset)):
         for unit in units:
             if records and (len(records) == count_max or total + unit.size > size_max):
-                return FilterResult(offset, records, status)
-            if to_read <= 0:
-                return FilterResult(offset, records, status)
+                return FilterResult(offset, records, status, work)
+            if to_read <= 0 or work >= _SEARCH_WORK_MAX:
+                return FilterResult(offset, records, status, work)
             to_read -= min(unit.size, _JUDGED_SIZE_MAX)
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
             is_next = unit.commit_log_offset >= known_until and is_record_size(unit.size)
-            record = (_plain if is_next else _sought)(store, queue, offset, unit, wanted)
+            record, size = (_plain if is_next else _sought)(store, queue, offset, unit, wanted)
+            work += wanted.searches * size // _SEARCHED_IN_US
             if record:
                 records.append(record)
                 total += len(record)
             known_until = unit.commit_log_offset + unit.size
             offset += 1
-    return FilterResult(offset, records, status)
+    return FilterResult(offset, records, status, work)
 
 
 def _plain(
     store: MessageStore, queue: ConsumeQueue, number: int, unit: QueueUnit, wanted: Filter
-) -> bytes | None:
-    """Return a record if its properties match.
+) -> tuple[bytes | None, int]:
+    """Return a record if its properties match, and the size of its properties.
 
     Its body, which may be large, is read only for a match.
     """
@@ -98,10 +105,10 @@ def _plain(
         tail = commit_log.read(begin + body_end, max(0, size - body_end))
         if is_message(head, queue.queue_id, number):
             if not wanted.matches(properties_behind_body(head, tail)):
-                return None
+                return None, len(tail)
             record = commit_log.read(begin, size)
             if holds_records(record, 1) and commit_log.damage.is_excluded(begin, begin + size):
-                return record
+                return record, len(tail)
     except RecordError:
         pass  # not a record; `_sought` logs the damage
     return _sought(store, queue, number, unit, wanted)
@@ -109,12 +116,14 @@ def _plain(
 
 def _sought(
     store: MessageStore, queue: ConsumeQueue, number: int, _unit: QueueUnit, wanted: Filter
-) -> bytes | None:
+) -> tuple[bytes | None, int]:
     """Return the record of a message if it is readable and matches, even if its unit is wrong."""
     record = store.reader.record(queue, number)
-    if record and wanted.matches(decode_record(record).property_map()):
-        return record
-    return None
+    found = decode_record(record) if record else None
+    if found is None:
+        return None, 0
+    is_wanted = wanted.matches(found.property_map())
+    return record if is_wanted else None, len(found.properties)
 
 
 def scan_cost(wanted: Wanted, count: int) -> int:
@@ -154,5 +163,5 @@ def judge_new(state: BrokerState, pull: WaitingPull) -> PullDecision:
         broker_events.FILTER_FAILED.log(log, traceback_of=True, client=pull.address)
         return _FREE  # the pull will meet the same error, and report it to the client
     pull.judged = found.next_offset
-    cost = scan_cost(wanted, found.next_offset - begin)
+    cost = scan_cost(wanted, found.next_offset - begin) + found.work
     return PullDecision(bool(found.records) or found.next_offset < queue.end, cost)

@@ -5,8 +5,9 @@ record has counts. Apache's broker looks only at the topic of the request.
 """
 
 from reliable_mq.access.policies import Action
-from reliable_mq.access.resources import topic_resource
+from reliable_mq.access.resources import Resource, topic_resource
 from reliable_mq.access.users import AccessRefused
+from reliable_mq.broker_core.clients import RegisteredMember
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import ResponseCode
@@ -24,12 +25,33 @@ def refuse_hidden(state: BrokerState, request: Request, record: Record, action: 
     """
     if state.guard is None:
         return
+    resource, address = _resource_of(state, record), request.connection.address
+    try:
+        state.guard.check(request.command, address, resource, (action,))
+    except AccessRefused as error:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
+
+
+def refuse_stranger(state: BrokerState, member: RegisteredMember, record: Record) -> None:
+    """Refuse to show a record to a consumer that may not consume its topic.
+
+    Who may use a group may be a member of it without any topic, and rights may be taken away.
+
+    Raises:
+        RequestRefused: it may not.
+    """
+    guard = state.guard
+    if guard is None:
+        return
+    if not guard.may(member.user, _resource_of(state, record), (Action.SUB,), member.address):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the user of the consumer <{member.client_id}> may not consume this message",
+        )
+
+
+def _resource_of(state: BrokerState, record: Record) -> Resource:
     topic = record.topic
     if state.topics.is_system(topic):
         topic = record.property_map().get(REAL_TOPIC, topic)
-    try:
-        state.guard.check(
-            request.command, request.connection.address, topic_resource(topic), (action,)
-        )
-    except AccessRefused as error:
-        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
+    return topic_resource(topic)

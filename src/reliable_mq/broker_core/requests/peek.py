@@ -22,6 +22,8 @@ def peek_message(state: BrokerState, request: Request) -> Command:
     header = PeekMessageHeader.decode(request.command.ext_fields)
     topic = readable_topic(state, header.topic, header.queue_id, request.connection.address)
     refuse_group(state, header.consumer_group, request)
+    if state.quotas.limit_pulls:
+        state.quotas.take_pull(header.consumer_group, request.user, request.now_ms)
     turn = state.popped.turn_of(header.topic, header.consumer_group)
     queues = [(header.topic, each) for each in range(topic.read_queue_nums)]
     if header.queue_id >= 0:
@@ -54,6 +56,9 @@ def peek_message(state: BrokerState, request: Request) -> Command:
         bodies += found[0]
         room -= found[1]
         size -= sum(map(len, found[0]))
+    if state.quotas.limit_pulls:
+        count, group = min(header.max_msg_nums, _MESSAGES_MAX) - room, header.consumer_group
+        state.quotas.charge_pull(group, request.user, count, sum(map(len, bodies)))
     ext = {"restNum": str(rest), "popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
     if not bodies:
         return reply(request.command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", ext)

@@ -285,7 +285,7 @@ def _pop_queue(state: BrokerState, pop: _Pop, topic: str, queue_id: int) -> None
         state.offsets.commit(group, topic, queue_id, offset)
         found = find(state, msgspec.structs.replace(pull, queue_offset=offset), pop.wanted)
     pop.rest += max(0, queue.end - found.next_offset)
-    pop.work += scan_cost(pop.wanted, max(0, found.next_offset - offset))
+    pop.work += scan_cost(pop.wanted, max(0, found.next_offset - offset)) + found.work
     if found.status == FOUND:
         body = found.body if isinstance(found.body, bytes) else b"".join(found.body.pieces)
         _hand_out(state, pop, topic, queue_id, offset, found.next_offset, body)

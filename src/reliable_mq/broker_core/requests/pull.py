@@ -76,6 +76,7 @@ class Found(NamedTuple):
     next_offset: int
     body: bytes | LongBody = b""
     messages: int = 0  # messages in the body
+    work: int = 0  # microseconds besides what `scan_cost` knows
 
 
 def pull_message(state: BrokerState, request: Request) -> None:
@@ -115,9 +116,8 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     cost = pull.cost
     try:
         frame: AnyFrame
-        frame, looked_at = _answer_to_waiting(state, pull)
-        if pull.wanted is not None:
-            cost += scan_cost(pull.wanted, looked_at)
+        frame, work = _answer_to_waiting(state, pull)
+        cost += work
     except InvariantBroken:
         raise
     except Exception as error:  # noqa: BLE001 - it is logged
@@ -129,7 +129,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
 
 
 def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame, int]:
-    """Return the reply, and how many messages were scanned for it."""
+    """Return the reply, and how many microseconds the scan for it took."""
     header = pull.header
     try:
         refuse_revoked(state, pull.command.code, pull.user, pull.address, header)
@@ -140,7 +140,8 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
     found = _find(state, header, wanted)
     _note_progress(state, header, found, pull.user, commits=False)
     looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
-    return _answer(state, pull.command, header, found, topic, group), looked_at
+    work = scan_cost(pull.wanted, looked_at) + found.work
+    return _answer(state, pull.command, header, found, topic, group), work
 
 
 def refuse_revoked(state: BrokerState, code: int, user: str, address: str, header: Any) -> None:
@@ -463,7 +464,7 @@ def _read_filtered(
 ) -> Found:
     config = state.config
     count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
-    next_offset, records, status = scan(
+    next_offset, records, status, work = scan(
         state.store,
         queue,
         wanted,
@@ -473,8 +474,9 @@ def _read_filtered(
         size_max=min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max),
     )
     if not records:
-        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    return Found(ResponseCode.SUCCESS, FOUND, next_offset, b"".join(records), len(records))
+        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, work=work)
+    body, count = b"".join(records), len(records)
+    return Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count, work)
 
 
 def _more_units(

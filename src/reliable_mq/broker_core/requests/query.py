@@ -39,6 +39,9 @@ def view_message_by_id(state: BrokerState, request: Request) -> Command | None:
         )
     if ext.get("topic", "").strip():  # else the sender may see everything
         refuse_hidden(state, request, record, Action.GET)
+    if state.quotas.limit_pulls:
+        state.quotas.take_pull("", request.user, request.now_ms)
+        state.quotas.charge_pull("", request.user, 1, record.size)
     log, size = state.store.log, record.size
     is_long = size > LONG_SIZE_MIN
     body = LongBody(size, log.pieces(offset, size)) if is_long else log.read(offset, size)
@@ -49,6 +52,7 @@ class _Found(NamedTuple):
     body: bytes | LongBody
     end_offset: int
     end_time_ms: int
+    messages: int = 0
 
 
 def query_message(state: BrokerState, request: Request) -> Steps[Command | None] | None:
@@ -68,6 +72,8 @@ def query_message(state: BrokerState, request: Request) -> Steps[Command | None]
         count_max, kind = state.config.query_count_max, "U"
     if request.command.is_oneway:
         return None
+    if state.quotas.limit_pulls:
+        state.quotas.take_pull("", request.user, request.now_ms)
     if not state.store.is_indexed and not state.is_index_stuck:
         if len(state.waiting_queries) >= _WAITING_MAX:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, "too many queries wait; retry later")
@@ -89,6 +95,8 @@ def _answer(
             "can not find message, maybe time range not correct",
             _reach(found),
         )
+    if state.quotas.limit_pulls:
+        state.quotas.charge_pull("", request.user, found.messages, len(found.body))
     return long_reply(state, request, _reach(found), found.body)
 
 
@@ -122,7 +130,8 @@ def _search(
         body = yield from _bodies(
             state, selected.offsets, "" if state.guard is None else header.topic
         )
-        found = _Found(body, selected.end_offset, selected.end_time_ms)
+        count = len(selected.offsets)
+        found = _Found(body, selected.end_offset, selected.end_time_ms, count)
         oldest = read_listed(state.store.log, selected.offsets[0])
         end_ms = oldest.store_time_ms if oldest else end_ms
         if body or end_ms < header.begin_timestamp:

@@ -43,6 +43,9 @@ def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
     command = asked.command
     is_v1 = command.code == RequestCode.SEND_REPLY_MESSAGE
     header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
+    if state.quotas.limit_sends:
+        known = header.topic if header.topic in state.topics.by_name else ""
+        state.quotas.take_send(known, asked.user, len(command.body), asked.now_ms)
     properties = without_pop_properties((header.properties or "").encode())
     topic = topic_for(state, header, asked)
     if header.queue_id >= topic.queue_count:

@@ -17,6 +17,7 @@ from reliable_mq.broker_core.names import (
     is_retry_topic,
     is_send_forbidden,
 )
+from reliable_mq.broker_core.pressure import OVERLOAD
 from reliable_mq.broker_core.requests.alike_batches import append_alike
 from reliable_mq.broker_core.requests.message_type import check_message_type
 from reliable_mq.broker_core.requests.refusal import (
@@ -91,6 +92,8 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
         if _send_plain(state, request, header, properties):
             return None
         properties = without_pop_properties(properties)
+    if state.answers.unsaved >= state.pressure.limits.waiting_max:
+        _refuse_unsaved(state, header.topic)
     topic = topic_for(state, header, request)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
@@ -113,13 +116,27 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     return None
 
 
+def _refuse_unsaved(state: BrokerState, topic: str) -> None:
+    """Refuse a send to a topic that is not saved: many wait for the table of topics already.
+
+    Sends to other topics wait for the log only. Who floods the broker with new topics does not hold
+    them up.
+
+    Raises:
+        RequestRefused: the topic is new, or would be.
+    """
+    if topic in state.new_topics or topic not in state.topics.by_name:
+        state.pressure.refused += 1
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+
+
 def _reply(
     state: BrokerState, request: Request, topic: TopicConfig, end: int, frame: bytes
 ) -> None:
     """Reply when the message is stored; for a new topic, also when the topic is saved."""
     if state.new_topics and topic.topic_name in state.new_topics:
         state.new_topics[topic.topic_name].append((end, request.connection.id, frame))
-        state.answers.waiting += 1
+        state.answers.unsaved += 1
     else:
         state.reply_when_stored(request.connection.id, end, frame)
 

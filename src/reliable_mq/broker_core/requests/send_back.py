@@ -48,6 +48,8 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
             ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
         )
     refuse_hidden(state, request, record, Action.SUB)
+    if state.quotas.limit_sends:  # the message is stored once more
+        state.quotas.take_send("", request.user, len(record.body), request.now_ms)
     if state.pressure.is_disk_full:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full"

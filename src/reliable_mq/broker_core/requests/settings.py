@@ -22,6 +22,10 @@ log = limited_log(__name__)
 # Fixed facts of this broker, under property names that tools read (`exportConfigs`).
 _FACTS = {"useTLS": False}
 _PROCESSORS = "clientCallbackExecutorThreads"  # `exportMetrics` reads the CPU count from here
+_AUDIT_STAYS = (
+    "auditFileSize and auditFileCount can only be raised while the broker runs: with less room, "
+    "the oldest lines of the audit would go; set them in its file of settings, and start it again"
+)
 # Ours; the doctor reads them.
 EXPOSED, LOG_EXPOSED, HAS_NAME_SERVER = "openToEverybody", "haOpenToEverybody", "ownNameServer"
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -52,6 +56,10 @@ def update_broker_config(state: BrokerState, request: Request) -> Command:
         config, warnings = changed_config(state.config, changes)
     except ConfigurationError as error:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    now = state.config
+    is_less = config.audit_file_size < now.audit_file_size
+    if is_less or config.audit_file_count < now.audit_file_count:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, _AUDIT_STAYS)
     for warning in warnings:
         broker_events.BROKER_SETTING_DOUBTFUL.log(log, problem=warning)
     if config != state.config:
