@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.testclient import TestClient
+from httpx2 import Client
 from tests.waiting import until
 
 WHY = "the outage of yesterday"
@@ -20,7 +20,7 @@ def field(page: str, name: str) -> str:
 
 
 def look(
-    client: TestClient,
+    client: Client,
     deed: str,
     *,
     ids: Sequence[str] = (),
@@ -40,7 +40,7 @@ def look(
 
 
 def start(
-    client: TestClient, preview: Any, why: str = WHY, rate: str = "10000", typed: str = ""
+    client: Client, preview: Any, why: str = WHY, rate: str = "10000", typed: str = ""
 ) -> Any:
     """Start what a preview shows."""
     assert preview.status_code == 200, preview.text
@@ -48,12 +48,12 @@ def start(
     return client.post("/do/start", data=form | {"why": why, "rate": rate, "typed": typed})
 
 
-def state_of(client: TestClient, place: str) -> dict[str, Any]:
+def state_of(client: Client, place: str) -> dict[str, Any]:
     """Return work as JSON."""
     return dict(client.get(f"{place}?format=json").json())
 
 
-def ended(client: TestClient, started: Any) -> dict[str, Any]:
+def ended(client: Client, started: Any) -> dict[str, Any]:
     """Wait for the end of work; return it."""
     assert started.status_code == 303, started.text
     place = started.headers["location"]
@@ -61,7 +61,7 @@ def ended(client: TestClient, started: Any) -> dict[str, Any]:
     return state_of(client, place)
 
 
-def done(client: TestClient, deed: str, **chosen: Any) -> dict[str, int]:
+def done(client: Client, deed: str, **chosen: Any) -> dict[str, int]:
     """Let a deed be done; return how many rows have each outcome."""
     found = ended(client, start(client, look(client, deed, **chosen)))
     assert found["state"] == "ended"

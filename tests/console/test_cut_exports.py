@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import event, text
 from tests.console.browser.conftest import serving
@@ -47,13 +47,13 @@ def dying(mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def test_a_file_whose_database_dies_has_no_end(
     mq: ReliableMQ, dying: Callable[[int], None], form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(console_app(mq), free_port()) as address, httpx.Client(timeout=60) as client:
+    with serving(console_app(mq), free_port()) as address, httpx2.Client(timeout=60) as client:
         dying(3)
         read: list[bytes] = []
         with (
             caplog.at_level(logging.INFO),
             client.stream("GET", f"{address}/stubs?format={form}") as answer,
-            pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"),
+            pytest.raises(httpx2.RemoteProtocolError, match="incomplete chunked read"),
         ):
             read.extend(answer.iter_bytes())
         assert b"".join(read).count(b"order-") < ROWS

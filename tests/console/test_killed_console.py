@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import func, select
 from tests.console.doing_steps import ended, look, start, state_of
@@ -21,7 +21,7 @@ ROWS = 60
 
 
 @contextmanager
-def console_of(mq: ReliableMQ) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+def console_of(mq: ReliableMQ) -> Iterator[tuple[subprocess.Popen[str], httpx2.Client]]:
     """Run `reliable-mq console` for a database; give the process and a browser."""
     url = mq.database.url.render_as_string(hide_password=False)
     command = [sys.executable, "-m", "reliable_mq.cli.main", "console", "--db", url, "--port", "0"]
@@ -33,7 +33,7 @@ def console_of(mq: ReliableMQ) -> Iterator[tuple[subprocess.Popen[str], httpx.Cl
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("ready console=")
-            with httpx.Client(base_url=line.split("=")[1].strip(), timeout=60) as client:
+            with httpx2.Client(base_url=line.split("=")[1].strip(), timeout=60) as client:
                 yield process, client
         finally:
             process.kill()

@@ -76,6 +76,7 @@ def test_what_was_read_is_shown_with_its_age_when_its_database_has_gone(
 ) -> None:
     passed = [0.0]
     defaults = KeptValue.__init__.__kwdefaults__
+    assert defaults is not None
     monkeypatch.setitem(defaults, "clock", lambda: time.monotonic() + passed[0])
     insert_rows(mq.database, "reconcile_run", run(findings=3, is_clean=False))
     client = browse()

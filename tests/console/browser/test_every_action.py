@@ -59,7 +59,9 @@ WAYS = {
     "topic-delete": Way("/topics", {"Topic": "{topic}"}, types="{topic}"),
     "group-pause": Way("/queues?group={group}"),
     "group-resume": Way("/queues?group={group}"),
-    "group-reset": Way("/queues?group={group}", {"Topic": "{topic}", "Read again from": "end"}),
+    "group-reset": Way(
+        "/queues?group={group}", {"Topic to reset": "{topic}", "Read again from": "end"}
+    ),
     "group-delete": Way("/queues?group={group}", types="{group}"),
 }
 
