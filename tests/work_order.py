@@ -6,9 +6,12 @@ as each session costs its process ten seconds of two cores.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -162,6 +165,25 @@ SECONDS = {
 """What takes longer than its number of tests tells, about, in a whole run on two cores.
 `--junitxml` of such a run has the times. Who is missing here may be begun last, and all wait."""
 _SECONDS_A_TEST = 0.15
+
+
+T = TypeVar("T")
+
+
+def from_own_place(all_parts: Sequence[T], worker: dict[str, Any]) -> list[T]:
+    """Return the parts of the tests in the order in which a process collects them.
+
+    Each process begins at a place of its own. In a new clone, the first one that comes to a module
+    compiles it for all: if all came at the same time, each would.
+    """
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    at = len(all_parts) * number // count
+    return [*all_parts[at:], *all_parts[:at]]
+
+
+def in_one_order(items: list[pytest.Item]) -> None:
+    """Sort what was collected: pytest-xdist wants it alike in all processes."""
+    items.sort(key=lambda item: item.path)
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
