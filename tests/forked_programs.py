@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+from bench.child_process import LoggedProcess
 from tests.waiting import LIMIT_LOOK_SECONDS, Budget
 
 ROOT = Path(__file__).parents[1]
@@ -73,10 +74,9 @@ class Programs:
         """Run `python WORDS…` to its end, at most so many seconds of an idle machine."""
         told = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         program = self.begin(words, *told, cwd=cwd, env=env)
-        try:
+        with program.killed_in_the_end():
             code = program.wait(timeout)
-        finally:
-            output, errors = (path.read_text(errors="replace") for path in told)
+        output, errors = (path.read_text(errors="replace") for path in told)
         return subprocess.CompletedProcess(words, code, output, errors)
 
     def begin(
@@ -106,7 +106,7 @@ class Programs:
         with self._reading:
             while (begun := self._take()) is None:
                 pass
-        return Program(self, begun)
+        return Program(self, begun, job[0])
 
     def code_of(self, pid: int, seconds: float = 0.0) -> int | None:
         """Return how a program ended; None: it runs, also after so many seconds."""
@@ -136,8 +136,9 @@ class Programs:
 class Program:
     """A program that has begun, as `subprocess.Popen` has it."""
 
-    def __init__(self, programs: Programs, pid: int) -> None:
+    def __init__(self, programs: Programs, pid: int, words: Sequence[str]) -> None:
         self.pid = pid
+        self.args = words
         self._programs = programs
 
     @property
@@ -150,13 +151,26 @@ class Program:
         return self.returncode
 
     def wait(self, seconds: float = 60.0) -> int:
-        """Wait for its end, at most so many seconds of an idle machine; then it is killed."""
+        """Wait for its end, at most so many seconds of an idle machine.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
         budget = Budget(seconds)
         while (code := self._programs.code_of(self.pid, LIMIT_LOOK_SECONDS)) is None:
             if not budget.is_left():
-                self.kill()
-                raise AssertionError(f"no end of process {self.pid}, {budget.missed()}")
+                raise subprocess.TimeoutExpired(self.args, seconds)
         return code
+
+    @contextmanager
+    def killed_in_the_end(self) -> Iterator[Self]:
+        """Kill it at the end of the block, if it runs."""
+        try:
+            yield self
+        finally:
+            if self.poll() is None:
+                self.kill()
+                self.wait()
 
     def send_signal(self, number: int) -> None:
         """Send a signal, if it runs."""
@@ -171,6 +185,14 @@ class Program:
     def kill(self) -> None:
         """Kill it."""
         self.send_signal(signal.SIGKILL)
+
+
+class ForkedProcess(LoggedProcess):
+    """A program whose output goes to a file, as that of any child of a measurement does."""
+
+    def __init__(self, programs: Programs, words: Sequence[str], log: Path) -> None:
+        self.log = log
+        self.child = programs.begin(words, log, log)  # type: ignore[assignment]
 
 
 def serve() -> None:

@@ -91,11 +91,12 @@ class Shop:
             env=self.environment,
             cwd=self.directory,
         )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(60)
+        with process.killed_in_the_end():
+            try:
+                yield process
+            finally:
+                process.terminate()
+                process.wait(60)
 
     @contextmanager
     def broker(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -116,7 +117,7 @@ class ServedProcess:
         self._process.terminate()
         try:
             code = self._process.wait(_START_SECONDS)
-        except AssertionError as late:
+        except subprocess.TimeoutExpired as late:
             raise self.ended(f"it does not stop: {late}") from None
         if code:
             raise self.ended(f"it stopped with code {code}")
