@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self
+from types import ModuleType, TracebackType
+from typing import Self
 
 from bench.child_process import LoggedProcess
 from tests.waiting import LIMIT_LOOK_SECONDS, Budget
@@ -270,8 +270,8 @@ def _run(first: str, others: list[str]) -> None:
     if first == "-c":
         code, *sys.argv[1:] = others
         sys.argv[0] = first
-        main: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(code, "<string>", "exec"), main)
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), main.__dict__)
     elif first == "-m":
         sys.argv[:] = others
         if not hasattr(sys.modules.get(others[0]), "__path__"):
