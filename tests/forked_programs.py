@@ -106,7 +106,7 @@ class Programs:
         with self._reading:
             while (begun := self._take()) is None:
                 pass
-        return Program(self, begun, job[0])
+        return Program(self, begun, words)
 
     def code_of(self, pid: int, seconds: float = 0.0) -> int | None:
         """Return how a program ended; None: it runs, also after so many seconds."""
@@ -116,6 +116,7 @@ class Programs:
             return self._codes.get(pid)
 
     def _is_told(self, seconds: float) -> bool:
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def _take(self) -> int | None:
