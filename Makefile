@@ -68,7 +68,9 @@ help: ## print this list
 demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
+# What the processes of pytest import is compiled before, once: each of them would, if they came at the same time.
 test: interpreter archive check ## all checks and tests but the long ones of interop (about fifteen minutes on two cores); PYTEST="-k wire"
+	@$(BIN)/python -m compileall -q -j 2 -x '/test_[^/]*$$' src tests bench examples
 	$(BIN)/pytest -m "not interop and not packaging and not long and not browser" $(PYTEST)
 
 interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores

@@ -311,6 +311,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LongestFirs
     return LongestFirst(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """See `tests.work_order.from_own_place`."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and report.passed and collector.path == Path(__file__).parent:
+        from tests.work_order import from_own_place
+
+        report.result = from_own_place(report.result, worker)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """See `tests.work_order.in_one_order`."""
+    if hasattr(config, "workerinput"):
+        from tests.work_order import in_one_order
+
+        in_one_order(items)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that ask for `database_url` on each kind of database."""
     if "database_url" in metafunc.fixturenames:

@@ -47,7 +47,10 @@ def modules() -> Iterator[tuple[Path, ModuleType]]:
 
 
 def structs_read_in(path: Path, module: ModuleType) -> Iterator[type[msgspec.Struct]]:
-    for call in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    if not any(f"{name}(" in source for name in READING):
+        return
+    for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call):
             continue
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)

@@ -2,9 +2,11 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forked_programs import Programs
 from tests.waiting import run_process
 
 ROOT = Path(__file__).parent.parent
@@ -14,16 +16,13 @@ SECONDS_MAX = 120
 pytestmark = pytest.mark.processes
 
 
-def run(program: str, directory: Path) -> tuple[str, str]:
-    """Run a program in an empty directory; return what it printed, and what was logged."""
-    done = run_process(
-        [sys.executable, "-c", program],
-        cwd=directory,
-        capture_output=True,
-        timeout=SECONDS_MAX,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "uvloop"),
+        *("reliable_mq.app.application", "reliable_mq.runtime.broker_server"),
+    ) as made:
+        yield made
 
 
 def first_block(text: str, language: str) -> str:
@@ -35,14 +34,25 @@ def first_block(text: str, language: str) -> str:
 def test_the_first_program_of_the_readme_prints_what_the_readme_says(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
 
-    assert run(first_block(readme, "python"), tmp_path) == (first_block(readme, "text"), "")
+    done = run_process(
+        [sys.executable, "-c", first_block(readme, "python")],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=SECONDS_MAX,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == first_block(readme, "text")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.parent.name)
-def test_an_example_prints_what_is_expected(program: Path, tmp_path: Path) -> None:
+def test_an_example_prints_what_is_expected(
+    programs: Programs, program: Path, tmp_path: Path
+) -> None:
     expected = program.with_name("expected.txt").read_text()
 
-    assert run(program.read_text(), tmp_path)[0] == expected
+    done = programs.run(["-c", program.read_text()], cwd=tmp_path, timeout=SECONDS_MAX)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected
 
 
 def test_there_are_examples() -> None:

@@ -1,6 +1,7 @@
 """The arrows of ARCHITECTURE.md: who may import whom, and who may touch the world."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,8 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
 FREE = frozenset({"app", "cli", "console", "contrib", "testing", "__init__"})
 
 
-def imported_names(source: str, package: str) -> set[str]:
+@cache
+def imported_names(source: str, package: str) -> frozenset[str]:
     """Return the dotted names that a module of `package` imports, at any depth of its code."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -108,7 +110,7 @@ def imported_names(source: str, package: str) -> set[str]:
             origin = ".".join(above[: len(above) + 1 - node.level]) if node.level else ""
             prefix = ".".join(part for part in (origin, node.module) if part)
             names |= {f"{prefix}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def violations(path: str, source: str) -> list[str]:
@@ -117,7 +119,7 @@ def violations(path: str, source: str) -> list[str]:
     station, name = parts[0], parts[-1]
     is_shell = name.startswith(WORLD_PREFIXES)
     found = []
-    for imported in sorted(imported_names(source, ".".join(("reliable_mq", *parts[:-1])))):
+    for imported in sorted(imported_names(source, package_of(SOURCE / path))):
         top, _, rest = imported.partition(".")
         if top in WORLD and station not in WORLD_STATIONS and not is_shell:
             found.append(f"{path} touches the world: {top}")
@@ -136,6 +138,10 @@ def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
+def package_of(path: Path) -> str:
+    return ".".join(("reliable_mq", *path.relative_to(SOURCE).parts[:-1]))
+
+
 def test_every_station_has_its_arrows_written_down() -> None:
     stations = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
 
@@ -147,7 +153,7 @@ def test_nothing_but_itself_imports_contrib() -> None:
         f"{path.relative_to(SOURCE)}: {imported}"
         for path in modules()
         if "contrib" not in path.parts
-        for imported in imported_names(path.read_text(), "reliable_mq")
+        for imported in imported_names(path.read_text(), package_of(path))
         if imported.startswith("reliable_mq.contrib")
     ]
 
@@ -160,7 +166,7 @@ def test_nothing_but_its_command_and_contrib_imports_the_console() -> None:
         f"{path.relative_to(SOURCE)}: {imported}"
         for path in modules()
         if not {"console", "contrib"} & {*path.parts} and path not in command
-        for imported in imported_names(path.read_text(), "reliable_mq")
+        for imported in imported_names(path.read_text(), package_of(path))
         if imported.startswith("reliable_mq.console")
     ]
 

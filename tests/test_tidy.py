@@ -101,19 +101,60 @@ class Definition(NamedTuple):
     is_class: bool
 
 
+class Read(NamedTuple):
+    """What a source has, read once for all tests here: to parse it takes longer than to look."""
+
+    definitions: list[Definition]
+    mentions: set[str]
+    """Every dotted name that could be a module which this source imports or starts."""
+    is_said: bool
+    """Whether the module says what it is."""
+    sleeps: list[int]
+    """The lines that let time pass: `sleep` of anything but 0, an event that nobody sets."""
+    spins: list[int]
+    """The lines of loops that do nothing but let the event loop go on: `eventually` ends."""
+
+
 @cache
-def definitions(source: str) -> list[Definition]:
-    return [
-        Definition(node.name, (node.end_lineno or 0) - node.lineno + 1, type(node) is ast.ClassDef)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    ]
+def read(source: str) -> Read:
+    tree = ast.parse(source)
+    found = Read([], set(), bool(ast.get_docstring(tree)), [], [])
+    may_sleep = "sleep" in source or "Event" in source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            found.definitions.append(Definition(node.name, lines, type(node) is ast.ClassDef))
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                found.mentions.add(node.value)  # imported late by name, or run by `python -m`
+        elif isinstance(node, ast.Import):
+            found.mentions.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.mentions.add(node.module)
+            found.mentions.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and may_sleep and is_sleep(node):
+            found.sleeps.append(node.lineno)
+        elif isinstance(node, ast.While) and may_sleep and is_spin(node):
+            found.spins.append(node.lineno)
+    return found
+
+
+def is_sleep(node: ast.Call) -> bool:
+    if called(node) == "sleep":
+        return not is_zero(node.args)
+    return called(node) == "wait" and bool(node.args) and called(receiver(node)) == "Event"
+
+
+def is_spin(node: ast.While) -> bool:
+    (first, *others) = node.body
+    is_alone = not others and isinstance(first, ast.Expr)
+    return is_alone and any(called(each) == "sleep" for each in ast.walk(first))
 
 
 def long_functions(source: str) -> list[str]:
     return [
         f"{each.name}: {each.lines} lines"
-        for each in definitions(source)
+        for each in read(source).definitions
         if not each.is_class and each.lines > FUNCTION_LINES_MAX
     ]
 
@@ -125,7 +166,7 @@ def words_of(name: str) -> set[str]:
 
 def banned_names(stem: str, source: str) -> list[str]:
     names = [stem]
-    names += [each.name for each in definitions(source) if each.is_class]
+    names += [each.name for each in read(source).definitions if each.is_class]
     return [
         f"{name}: not {word!r}, say {BANNED[word]}"
         for name in names
@@ -174,7 +215,7 @@ def names_in_two_modules(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the public class names that more than one module defines, with these modules."""
     found: dict[str, list[str]] = {}
     for module, source in sources.items():
-        names = {each.name for each in definitions(source) if each.is_class}
+        names = {each.name for each in read(source).definitions if each.is_class}
         for name in sorted(names):
             if not name.startswith("_"):
                 found.setdefault(name, []).append(module)
@@ -226,19 +267,6 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def mentioned_modules(source: str) -> set[str]:
-    """Return every dotted name that could be a module which this source imports or starts."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)  # imported late by name, or run by `python -m`
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
 def test_no_module_is_dead() -> None:
     """Given every module but the package files, then another one imports it or a verb names it."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -247,7 +275,7 @@ def test_no_module_is_dead() -> None:
     used = roots | FACES
     for path in python_files():
         if "tests" not in path.parts:
-            used |= mentioned_modules(path.read_text())
+            used |= read(path.read_text()).mentions
     kits = {
         f"reliable_mq.testing.{path.stem}" for path in (SOURCE / "reliable_mq/testing").iterdir()
     }
@@ -268,24 +296,9 @@ def test_no_module_is_dead() -> None:
 
 def test_every_module_of_the_package_and_of_the_demo_says_what_it_is() -> None:
     files = [*SOURCE.rglob("*.py"), *(ROOT / "examples" / "demo").rglob("*.py")]
-    silent = [path for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [path for path in files if not read(path.read_text()).is_said]
 
     assert silent == []
-
-
-def sleeps(source: str) -> list[int]:
-    """Return the lines that let time pass: `sleep` of anything but 0, an event that nobody sets."""
-    if "sleep" not in source and "Event" not in source:
-        return []
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and (
-            (called(node) == "sleep" and not is_zero(node.args))
-            or (called(node) == "wait" and node.args and called(receiver(node)) == "Event")
-        )
-    ]
 
 
 def called(node: ast.AST | None) -> str:
@@ -304,24 +317,11 @@ def is_zero(arguments: Sequence[ast.AST]) -> bool:
     return any(isinstance(each, ast.Constant) and each.value == 0 for each in arguments[:1])
 
 
-def unbounded_waits(source: str) -> list[int]:
-    """Return the lines of loops that do nothing but let the event loop go on: `eventually` ends."""
-    if "sleep" not in source:
-        return []
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.While)
-        and len(node.body) == 1
-        and isinstance(node.body[0], ast.Expr)
-        and any(called(each) == "sleep" for each in ast.walk(node.body[0]))
-    ]
-
-
 def test_no_test_sleeps_to_wait() -> None:
     tests = ROOT / "tests"
     found = {
-        path.relative_to(tests).as_posix(): sleeps(path.read_text()) for path in tests.rglob("*.py")
+        path.relative_to(tests).as_posix(): read(path.read_text()).sleeps
+        for path in tests.rglob("*.py")
     }
 
     counts = {path: len(lines) for path, lines in found.items() if lines}
@@ -330,7 +330,7 @@ def test_no_test_sleeps_to_wait() -> None:
 
 def test_no_test_waits_in_a_loop_without_a_limit() -> None:
     files = (path for path in (ROOT / "tests").rglob("*.py") if path.name != "waiting.py")
-    found = {path: unbounded_waits(path.read_text()) for path in files}
+    found = {path: read(path.read_text()).spins for path in files}
 
     assert {path: lines for path, lines in found.items() if lines} == {}
 
@@ -346,21 +346,21 @@ def test_no_test_waits_in_a_loop_without_a_limit() -> None:
     ],
 )
 def test_a_planted_sleep_is_found(line: str) -> None:
-    assert sleeps(f"async def wait():\n    {line}") == [2]
+    assert read(f"async def wait():\n    {line}").sleeps == [2]
 
 
 @pytest.mark.parametrize(
     "line", ["await asyncio.sleep(0)", "is_over.wait(60)", "await asyncio.Event().wait()"]
 )
 def test_what_lets_others_go_on_or_hangs_is_no_sleep(line: str) -> None:
-    assert sleeps(f"async def wait():\n    {line}") == []
+    assert read(f"async def wait():\n    {line}").sleeps == []
 
 
 def test_a_planted_spin_is_found() -> None:
     spin = "async def wait():\n    while not seen:\n        await asyncio.sleep(0)"
 
-    assert unbounded_waits(spin) == [2]
-    assert unbounded_waits(f"{spin}\n        count += 1") == []
+    assert read(spin).spins == [2]
+    assert read(f"{spin}\n        count += 1").spins == []
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,24 @@ def test_a_wait_goes_on_past_its_limit_while_others_use_the_machine(
     waiting.until(lambda: next(looks) == 4, seconds=1e-5, look_seconds=0.0001)
 
 
+@pytest.mark.parametrize(("took", "pause"), [(0.0, 0.01), (0.02, 0.08), (3.0, 0.2)])
+def test_a_look_that_takes_long_is_followed_by_a_longer_pause(
+    monkeypatch: pytest.MonkeyPatch, took: float, pause: float
+) -> None:
+    """Else the looks take the processor from what is waited for."""
+    pauses: list[float] = []
+    now = [0.0]
+
+    def condition() -> bool:
+        now[0] += took
+        return len(pauses) == 2
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    waiting.until(condition)
+    assert pauses == pytest.approx([pause] * 2)
+
+
 def test_what_a_busy_machine_used_up_of_a_limit_stays_so_when_the_load_falls(
     load: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

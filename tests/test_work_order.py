@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.work_order import SECONDS, SPARK, LongestFirst
+from tests.work_order import SECONDS, SPARK, LongestFirst, from_own_place, in_one_order
 
 ROOT = Path(__file__).parents[1]
 LONG = "tests/reconcile/test_small_machines.py::test_long"
@@ -46,6 +46,19 @@ def test_the_longest_is_begun_first_and_what_shares_spark_stays_together() -> No
 
     given = [[tests[number] for number in numbers] for numbers in process.given]
     assert given == [WITH_SPARK, [LONG], MANY, [FEW]]
+
+
+def test_each_process_begins_to_collect_at_a_place_of_its_own_and_all_have_one_order() -> None:
+    folders = ["app", "cli", "fuzz", "wire"]
+    ways = [from_own_place(folders, {"workerid": f"gw{n}", "workercount": 2}) for n in range(2)]
+
+    assert ways == [["app", "cli", "fuzz", "wire"], ["fuzz", "wire", "app", "cli"]]
+    for way in ways:
+        items: Any = [SimpleNamespace(path=Path(each), at=at) for each in way for at in range(2)]
+        in_one_order(items)
+        assert [(str(each.path), each.at) for each in items] == [
+            (each, at) for each in folders for at in range(2)
+        ]
 
 
 def test_what_is_said_to_take_long_is_there() -> None:

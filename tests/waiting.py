@@ -18,6 +18,10 @@ from typing import Any, TypeVar
 SECONDS_MAX = 60.0
 SCENE_SECONDS_MAX = 3 * SECONDS_MAX
 LOOK_SECONDS = 0.01
+LOOK_SECONDS_MAX = 0.2
+LOOK_SHARE = 0.2
+"""So much of the time at most is spent with looking: a look may be a new session of a database, and
+what is waited for needs the processor."""
 LIMIT_LOOK_SECONDS = 1.0  # how often a scene, or a process, is asked whether its limit has passed
 WAIT_CLOCK_SECONDS_MAX = 600.0
 """So long one wait takes at any load: it ends before its scene, if it began with it."""
@@ -110,13 +114,15 @@ def until(
     """
     assert not inspect.iscoroutinefunction(condition), "an asynchronous condition: eventually"
     budget = Budget(seconds)
+    began = time.monotonic()
     while not condition():
         if not possible():
             came = condition()  # just before
             assert came, f"can no longer come: {_named(condition, seen)}"
             return
         assert budget.is_left(), f"{budget.missed()}: {_named(condition, seen)}"
-        time.sleep(look_seconds)
+        time.sleep(_pause(time.monotonic() - began, look_seconds))
+        began = time.monotonic()
 
 
 def looks(goes_on: Callable[[], object], look_seconds: float = LOOK_SECONDS) -> Iterator[None]:
@@ -143,9 +149,17 @@ async def eventually(
     budget = Budget(seconds)
     turns = itertools.count()
     with pending(lambda: _named(condition, seen)):
+        began = time.monotonic()
         while not await _answer(condition()):
             assert budget.is_left(), f"{budget.missed()}: {_named(condition, seen)}"
-            await asyncio.sleep(0 if next(turns) < TURNS else LOOK_SECONDS)
+            pause = _pause(time.monotonic() - began, LOOK_SECONDS)
+            await asyncio.sleep(0 if next(turns) < TURNS else pause)
+            began = time.monotonic()
+
+
+def _pause(look_took: float, seconds: float) -> float:
+    """Return how long to wait after a look that took so long, at least `seconds`."""
+    return max(seconds, min(look_took * (1 / LOOK_SHARE - 1), LOOK_SECONDS_MAX))
 
 
 _pending: list[Callable[[], object]] = []

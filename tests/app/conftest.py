@@ -5,6 +5,16 @@ from collections.abc import Iterator
 import pytest
 from tests.app.banks import Bank
 from tests.app.lives import A, B, C, Ledger
+from tests.forked_programs import Programs
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("psycopg", "redis.asyncio", "reliable_mq.app.application", "reliable_mq.cli.run"),
+        *("reliable_mq.cli.broker", "reliable_mq.cli.resend"),
+    ) as made:
+        yield made
 
 
 @pytest.fixture

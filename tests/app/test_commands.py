@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
-from tests.waiting import run_process, until
+from tests.forked_programs import Program, Programs
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run
@@ -62,7 +62,8 @@ def place(number, dies=False):
 class Shop:
     """A directory with an application, and the processes that run it."""
 
-    def __init__(self, directory: Path, database: str, redis: str) -> None:
+    def __init__(self, programs: Programs, directory: Path, database: str, redis: str) -> None:
+        self._programs = programs
         self.directory = directory
         self.database = database
         self.port = free_port()
@@ -75,46 +76,35 @@ class Shop:
             "PYTHONPATH": str(directory),
         }
 
-    def words(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "reliable_mq.cli.main", *arguments]
-
     def python(self, code: str) -> int:
         """Run code beside the application and return its exit code."""
-        return run_process(
-            [sys.executable, "-c", f"from shop_app import *; {code}"],
-            env=self.environment,
-            cwd=self.directory,
-            timeout=60,
-        ).returncode
+        words = ["-c", f"from shop_app import *; {code}"]
+        return self._programs.run(words, env=self.environment, cwd=self.directory).returncode
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, *arguments: str) -> Iterator[Program]:
         """Run a command until the block ends, then ask it to stop."""
-        process = subprocess.Popen(
-            self.words(*arguments),
+        process = self._programs.begin(
+            ["-m", "reliable_mq.cli.main", *arguments],
+            self.directory / f"{arguments[0]}.out",
+            self.directory / f"{arguments[0]}.err",
             env=self.environment,
             cwd=self.directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
         )
-        try:
-            yield process
-        finally:
-            process.terminate()
+        with process.killed_in_the_end():
             try:
+                yield process
+            finally:
+                process.terminate()
                 process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
     @contextmanager
     def broker(self) -> Iterator[None]:
         store = str(self.directory / "store")
         ports = ("--port", "0", "--namesrv-port", str(self.port))
-        with self.running("broker", "--store", store, *ports) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("ready ")
+        with self.running("broker", "--store", store, *ports):
+            said, errors = (self.directory / f"broker.{each}" for each in ("out", "err"))
+            until(lambda: said.read_text().startswith("ready "), errors.read_text)
             yield
 
     def sql(self, statement: str) -> list[Any]:
@@ -127,8 +117,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, postgres_url: str, redis_url: str) -> Shop:
-    made = Shop(tmp_path, postgres_url, redis_url)
+def shop(programs: Programs, tmp_path: Path, postgres_url: str, redis_url: str) -> Shop:
+    made = Shop(programs, tmp_path, postgres_url, redis_url)
     made.sql("CREATE TABLE orders (id INT)")
     made.sql("CREATE TABLE effects (id INT, doubt INT)")
     return made

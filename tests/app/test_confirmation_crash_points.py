@@ -167,7 +167,7 @@ def crossing(
 def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
     crossing: Crossing, valkey_server: Any, log_receipt: bool
 ) -> None:
-    for step in last_steps(STEPS_MAX, one_in=4):
+    for step in last_steps(STEPS_MAX, one_in=8):
         valkey_server.flush()
         crossing.begin()
         switch = KillSwitch(step)
@@ -186,7 +186,7 @@ def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
 def test_a_reader_of_notices_that_dies_at_any_step_confirms_once(
     crossing: Crossing, valkey_server: Any
 ) -> None:
-    for step in last_steps(STEPS_MAX, one_in=4):
+    for step in last_steps(STEPS_MAX, one_in=8):
         valkey_server.flush()
         crossing.begin()
         asyncio.run(crossing.consume(KillSwitch()))

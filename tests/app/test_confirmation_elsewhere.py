@@ -208,11 +208,13 @@ def test_one_look_reads_the_notices_before_it_misses_anything(
         assert {name: each["sent"] for name, each in counts.items()} == {"main": 0, "billing": 0}
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["orders:ledger", "rmq_notices_0123:ledger", "rmq_notices_0123456789abcdef:other", "%", ""],
+FOREIGN = (
+    *("orders:ledger", "rmq_notices_0123:ledger", "rmq_notices_0123456789abcdef:other"),
+    *("%", ""),
 )
-def test_a_foreign_address_for_notices_is_none(shop: ReliableMQ, address: str) -> None:
+
+
+def test_a_foreign_address_for_notices_is_none(shop: ReliableMQ) -> None:
     """A message whose property names another topic does not make consumers send there."""
 
     @shop.consumer("orders", group="ledger", database="billing")
@@ -220,10 +222,13 @@ def test_a_foreign_address_for_notices_is_none(shop: ReliableMQ, address: str) -
         record(session, order["id"])
 
     with shop:
-        foreign = Message("orders", b'{"id": 1}', properties={"CONFIRM_TO": address})
-        shop._connections.loop_thread.run(shop._connections.client.send(foreign))
-        until(lambda: effects(shop.databases["billing"]) == [1])
+        for number, address in enumerate(FOREIGN):
+            body = b'{"id": %d}' % number
+            foreign = Message("orders", body, properties={"CONFIRM_TO": address})
+            shop._connections.loop_thread.run(shop._connections.client.send(foreign))
+        billing = shop.databases["billing"]
+        until(lambda: sorted(effects(billing)) == [*range(len(FOREIGN))])
 
-    logs = shop.databases["billing"].logs
-    with shop.databases["billing"].engine.begin() as connection:
-        assert connection.execute(select(logs.c.confirm_to)).scalars().all() == [None]
+    with billing.engine.begin() as connection:
+        told = connection.execute(select(billing.logs.c.confirm_to)).scalars().all()
+    assert told == [None] * len(FOREIGN)

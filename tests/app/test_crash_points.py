@@ -67,11 +67,10 @@ class Matrix:
         redis: bool = True,
         flush: bool = False,
         redis_dies: bool = False,
-        one_in: int = 4,
+        one_in: int = 8,
         **options: Any,
-    ) -> dict[str, list[str]]:
-        """Return the effects that each death left, by the name of the step."""
-        found: dict[str, list[str]] = {}
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield the name of each step, and the effects that a death at it left."""
         for step in last_steps(STEPS_MAX, one_in):
             self.valkey.flush()
             self.ledger.create(*names)
@@ -80,13 +79,13 @@ class Matrix:
             asyncio.run(self.die(url, switch, names, options))
             if not switch.dead:
                 assert len(switch.names) >= 10
-                return found
+                return
             if flush:
                 self.valkey.flush()
             asyncio.run(self.live(None if redis_dies else url, names, options))
-            found[f"{step}: {switch.names[-1]}"] = self.ledger.effects()
             if "make_attempts" not in options:
                 self.check(names, switch)
+            yield f"{step}: {switch.names[-1]}", self.ledger.effects()
         raise AssertionError("a run that never comes through alive")
 
     async def die(
@@ -122,7 +121,7 @@ def matrix(database_url: str, redis_url: str, valkey_server: LocalValkey) -> Ite
 def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode: str) -> None:
     names = MODES[mode].get("names", ONE)
 
-    found = matrix.run(**MODES[mode])
+    found = dict(matrix.run(**MODES[mode]))
 
     assert {step: effects for step, effects in found.items() if effects != sorted(names)} == {}
 
@@ -140,4 +139,4 @@ class InsertThenHandle(ConsumeTransaction):
 def test_the_matrix_finds_the_flaw_of_inserting_before_handling(matrix: Matrix) -> None:
     found = matrix.run(make_attempts=InsertThenHandle, one_in=1)
 
-    assert [] in found.values()  # the canary: a message that is gone for good
+    assert any(effects == [] for _, effects in found)  # the canary: a message that is gone for good

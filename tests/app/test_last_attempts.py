@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.app.test_commands import Shop
+from tests.forked_programs import Programs
 from tests.waiting import until
 
 from reliable_mq.message import ReceivedMessage
@@ -141,9 +142,13 @@ def write(session: Session, order: dict[str, int], message: ReceivedMessage, loy
 @pytest.mark.processes
 @pytest.mark.parametrize("with_redis", [False, True])
 def test_only_what_kills_becomes_a_dead_letter(
-    tmp_path: Path, postgres_url: str, redis_url: str, with_redis: bool
+    programs: Programs,
+    tmp_path: Path,
+    postgres_url: str,
+    redis_url: str,
+    with_redis: bool,
 ) -> None:
-    shop = Shop(tmp_path, postgres_url, redis_url if with_redis else "")
+    shop = Shop(programs, tmp_path, postgres_url, redis_url if with_redis else "")
     (tmp_path / "shop_app.py").write_text(APPLICATION)
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     shop.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -191,7 +191,7 @@ def test_a_death_while_a_reason_is_recorded_costs_no_effect_and_makes_none_twice
         async with Life(database_url, redis) as life:
             assert await life.until_settled(delivery(A)) == [CONSUMED]
 
-    for step in last_steps(100, 3):
+    for step in last_steps(100, 6):
         ledger.create(A)
         switch = KillSwitch(step)
         asyncio.run(die(switch))

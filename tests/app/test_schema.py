@@ -147,7 +147,7 @@ WAYS: dict[str, Callable[[Database], object]] = {
 def test_whoever_dies_between_two_statements_is_followed_by_one_who_ends_it(
     database_url: str, way: str
 ) -> None:
-    one_in = 1 if database_url.startswith("mysql") else 5  # there a life goes on where one died
+    one_in = 1 if database_url.startswith("mysql") else 10  # there a life goes on where one died
     lives = (life + 1 for life in last_steps(DEATHS_MAX, one_in))
     deaths = next(life for life in lives if _ends(database_url, way, life))
     database = Database(database_url, prefix="rmq_", connections=1)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.forked_programs import Programs
 from tests.waiting import until
 
 from reliable_mq.testing.local_servers import LocalPostgres, free_port
@@ -24,6 +25,13 @@ mq = ReliableMQ("shop")
 def pay(order: dict) -> None: ...
 """
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    """For those that end by themselves."""
+    with Programs("psycopg", "reliable_mq.app.application", "reliable_mq.cli.run") as made:
+        yield made
 
 
 @pytest.fixture
@@ -65,6 +73,7 @@ def server() -> Iterator[LocalPostgres]:
     ("verb", "ready"), [("run", "application_waits"), ("resend", "resend_started")]
 )
 def test_a_process_waits_for_its_database_and_goes_on_when_it_is_there(
+    programs: Programs,
     shop: Path,
     server: LocalPostgres,
     started: list[subprocess.Popen[bytes]],
@@ -73,7 +82,7 @@ def test_a_process_waits_for_its_database_and_goes_on_when_it_is_there(
 ) -> None:
     url = server.start()
     around = environment(url)
-    subprocess.run([*COMMAND, "create-tables"], cwd=shop, env=around, check=True, timeout=60)
+    assert programs.run([*COMMAND[1:], "create-tables"], cwd=shop, env=around).returncode == 0
     server.stop()
     log = shop / "log"
     with log.open("wb") as output:
@@ -118,19 +127,12 @@ def test_a_process_that_waits_ends_when_it_is_asked_to(
 
 @pytest.mark.parametrize("verb", ["run", "resend"])
 def test_a_refusal_ends_with_one_line_in_the_format_of_the_log(
-    shop: Path, postgres_url: str, verb: str
+    programs: Programs, shop: Path, postgres_url: str, verb: str
 ) -> None:
     unknown = postgres_url.rpartition("/")[0] + "/nowhere"
 
-    done = subprocess.run(
-        [*COMMAND, verb, "--log-format", "json"],
-        cwd=shop,
-        env=environment(unknown),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = [*COMMAND[1:], verb, "--log-format", "json"]
+    done = programs.run(words, cwd=shop, env=environment(unknown))
 
     assert done.returncode == 1
     *_, last = map(json.loads, done.stderr.splitlines())
@@ -139,16 +141,9 @@ def test_a_refusal_ends_with_one_line_in_the_format_of_the_log(
 
 
 @pytest.mark.parametrize("verb", ["run", "resend"])
-def test_waiting_makes_no_file_of_sqlite(shop: Path, verb: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, verb],
-        cwd=shop,
-        env=environment("sqlite:///shop.db"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_waiting_makes_no_file_of_sqlite(programs: Programs, shop: Path, verb: str) -> None:
+    around = environment("sqlite:///shop.db")
+    done = programs.run([*COMMAND[1:], verb], cwd=shop, env=around)
 
     assert done.returncode == 2
     assert "there is no file shop.db" in done.stderr

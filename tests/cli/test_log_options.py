@@ -5,12 +5,13 @@ import json
 import logging
 import logging.config
 import os
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked_programs import Programs
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.log_options import PlainFormatter, hush_outages, write_log
@@ -18,7 +19,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.telemetry import application_events, client_events
 from reliable_mq.telemetry.json_lines import JsonFormatter
 
-COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+COMMAND = ("-m", "reliable_mq.cli.main")
 LOG = logging.getLogger("reliable_mq.test.formats")
 
 
@@ -101,25 +102,30 @@ def test_a_line_of_text_ends_with_the_name_of_its_event() -> None:
     assert lines[-1] == "WARNING of theirs"
 
 
-def run_resend(folder: Path, *words: str, application: str, **variables: str) -> str:
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs("reliable_mq.app.application", "reliable_mq.cli.resend", "psycopg") as made:
+        yield made
+
+
+Resend = Callable[..., str]
+
+
+@pytest.fixture
+def run_resend(programs: Programs, tmp_path: Path) -> Resend:
     """Run `resend --once` of an application; return its standard error."""
-    (folder / "log_shop.py").write_text(application)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "reliable_mq.cli.main"),
-            "resend",
-            "log_shop:mq",
-            "--once",
-            *words,
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+
+    def run(*words: str, application: str, **variables: str) -> str:
+        (tmp_path / "log_shop.py").write_text(application)
+        done = programs.run(
+            [*COMMAND, "resend", "log_shop:mq", "--once", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    return run
 
 
 @pytest.fixture
@@ -143,14 +149,14 @@ mq = Loud("shop", database={url!r})
 
 
 def test_options_win_over_variables_and_variables_over_the_application(
-    tmp_path: Path, shop: str
+    run_resend: Resend, shop: str
 ) -> None:
     quiet = shop.replace('mq = Loud("shop"', 'mq = Loud("shop", log_level="ERROR"')
-    assert run_resend(tmp_path, application=quiet) == ""
-    loud = run_resend(tmp_path, application=quiet, RELIABLE_MQ_LOG_LEVEL="warning")
+    assert run_resend(application=quiet) == ""
+    loud = run_resend(application=quiet, RELIABLE_MQ_LOG_LEVEL="warning")
     assert "[peer_lost]" in loud
     json_line = run_resend(
-        *(tmp_path, "--log-format", "JSON", "--log-level", "DEBUG"),
+        *("--log-format", "JSON", "--log-level", "DEBUG"),
         application=quiet,
         RELIABLE_MQ_LOG_FORMAT="text",
     )
@@ -159,15 +165,15 @@ def test_options_win_over_variables_and_variables_over_the_application(
 
 
 def test_an_application_that_has_configured_logging_gets_no_handler_of_ours(
-    tmp_path: Path, shop: str
+    run_resend: Resend, shop: str
 ) -> None:
     own = shop.replace(
         "import logging\n",
         "import logging\nlogging.basicConfig(level=20, format='MINE %(message)s')\n",
     )
-    said = run_resend(tmp_path, "--log-format", "json", application=own)
+    said = run_resend("--log-format", "json", application=own)
     assert [line.split()[0] for line in said.splitlines()] == ["MINE"]
-    said = run_resend(tmp_path, "--log-level", "debug", application=own)
+    said = run_resend("--log-level", "debug", application=own)
     assert len(said.splitlines()) == 2
     assert "[" not in said
 
@@ -196,8 +202,10 @@ def test_a_wrong_setting_is_told(setting: dict[str, Any]) -> None:
         ("stub", "list", "--db", "postgresql+psycopg://u:p@127.0.0.1:1/x"),
     ],
 )
-def test_a_command_that_asks_once_tells_a_lost_peer_in_one_line(words: tuple[str, ...]) -> None:
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+def test_a_command_that_asks_once_tells_a_lost_peer_in_one_line(
+    programs: Programs, words: tuple[str, ...]
+) -> None:
+    done = programs.run([*COMMAND, *words])
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: ")

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from tests.contrib.django_project import project, set_up
+from tests.forked_programs import Programs
 from tests.waiting import until
 
 from reliable_mq.contrib.django.application import DjangoMQ
@@ -36,6 +37,21 @@ from django.core.management import execute_from_command_line
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop_settings")
 execute_from_command_line(sys.argv)
 """
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("django.core.management.commands.migrate", "django.db.backends.sqlite3.base"),
+        *("reliable_mq.app.application", "reliable_mq.cli.main"),
+    ) as made:
+        yield made
+
+
+def around() -> dict[str, str]:
+    """Return the variables that say nothing about Django or messages."""
+    ours = ("DJANGO_SETTINGS_MODULE", "RELIABLE_MQ_")
+    return {name: each for name, each in os.environ.items() if not name.startswith(ours)}
 
 
 @pytest.fixture
@@ -72,21 +88,13 @@ def test_a_verb_that_fails_is_an_error_of_the_command(mq: DjangoMQ) -> None:
     ],
 )
 def test_options_of_manage_py_are_obeyed_and_not_passed_on(
-    tmp_path: Path, words: tuple[str, ...]
+    programs: Programs, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "shop_settings.py").write_text(SETTINGS)
-    around = {name: each for name, each in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
 
     def manage(*given: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "django", *given, *words],
-            cwd=tmp_path,
-            env=around,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = programs.run(["-m", "django", *given, *words], cwd=tmp_path, env=around())
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -110,16 +118,15 @@ def test_all_processes_of_a_worker_find_the_project_wherever_it_was_started(tmp_
     }.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(source)
-    around = {name: each for name, each in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     words = [sys.executable, str(project / "manage.py")]
-    subprocess.run([*words, "migrate", "-v0"], cwd=elsewhere, env=around, check=True)
+    subprocess.run([*words, "migrate", "-v0"], cwd=elsewhere, env=around(), check=True)
 
     log = tmp_path / "worker.log"
     with log.open("w") as output:
         worker = subprocess.Popen(
             [*words, "reliable_mq", "run", "--processes", "2"],
             cwd=elsewhere,
-            env=around,
+            env=around(),
             stderr=output,
         )
         try:
@@ -144,34 +151,29 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def typed(shop: Path, *words: str, **more: str) -> tuple[int, str]:
-    """Return the code and all that a command in the project's folder has printed."""
-    around = {
-        name: each
-        for name, each in os.environ.items()
-        if name != "DJANGO_SETTINGS_MODULE" and not name.startswith("RELIABLE_MQ_")
-    }
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=shop,
-        env=around | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return done.returncode, done.stdout + done.stderr
+Typed = Callable[..., tuple[int, str]]
 
 
-def test_hints_are_commands_of_manage_py_and_settings_of_django(shop: Path) -> None:
-    _, before = typed(shop, "manage.py", "reliable_mq", "stub", "list")
-    typed(shop, "manage.py", "migrate", "-v0")
+@pytest.fixture
+def typed(programs: Programs, shop: Path) -> Typed:
+    """Give the code and all that a command in the project's folder has printed."""
+
+    def run(*words: str) -> tuple[int, str]:
+        done = programs.run(words, cwd=shop, env=around())
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_hints_are_commands_of_manage_py_and_settings_of_django(typed: Typed) -> None:
+    _, before = typed("manage.py", "reliable_mq", "stub", "list")
+    typed("manage.py", "migrate", "-v0")
     sends = "from reliable_mq.contrib.django import mq; mq.database.stubs; "
     sends += "exec('with mq.transaction() as tx: tx.send(\\'orders\\', {}, key=\\'4711\\')')"
-    typed(shop, "manage.py", "shell", "-c", sends)
-    typed(shop, "manage.py", "shell", "-c", sends)
-    _, matches = typed(shop, "manage.py", "reliable_mq", "stub", "show", "4711")
-    _, doctor = typed(shop, "manage.py", "reliable_mq", "doctor")
+    typed("manage.py", "shell", "-c", sends)
+    typed("manage.py", "shell", "-c", sends)
+    _, matches = typed("manage.py", "reliable_mq", "stub", "show", "4711")
+    _, doctor = typed("manage.py", "reliable_mq", "doctor")
 
     assert "run python manage.py migrate" in before
     assert "to see one of them: python manage.py reliable_mq stub show MESSAGE_ID" in matches
@@ -181,9 +183,9 @@ def test_hints_are_commands_of_manage_py_and_settings_of_django(shop: Path) -> N
         assert "--app" not in each
 
 
-def test_without_settings_of_django_there_is_one_line(shop: Path) -> None:
+def test_without_settings_of_django_there_is_one_line(typed: Typed) -> None:
     words = ("-m", "reliable_mq.cli.main", "doctor", "reliable_mq.contrib.django:mq")
-    code, said = typed(shop, *words)
+    code, said = typed(*words)
 
     assert code == 2
     assert said.count("\n") == 1
@@ -192,31 +194,33 @@ def test_without_settings_of_django_there_is_one_line(shop: Path) -> None:
 
 @pytest.mark.parametrize("words", [("check",), ("migrate",)])
 def test_a_wrong_key_is_the_message_of_a_check_though_consumers_are_imported(
-    shop: Path, words: tuple[str, ...]
+    shop: Path, typed: Typed, words: tuple[str, ...]
 ) -> None:
     settings = shop / "shop_settings.py"
     settings.write_text(settings.read_text().replace('"BROKER"', '"BROKR"'))
 
-    code, said = typed(shop, "manage.py", *words)
+    code, said = typed("manage.py", *words)
 
     assert code == 1
     assert "?: (reliable_mq.E001) there is no setting brokr; did you mean broker?" in said
     assert "Traceback" not in said
 
 
-def test_a_wrong_key_ends_our_verbs_with_their_line_and_their_code(shop: Path) -> None:
+def test_a_wrong_key_ends_our_verbs_with_their_line_and_their_code(
+    shop: Path, typed: Typed
+) -> None:
     settings = shop / "shop_settings.py"
     settings.write_text(settings.read_text().replace('"BROKER"', '"BROKR"'))
 
-    code, said = typed(shop, "manage.py", "reliable_mq", "run")
+    code, said = typed("manage.py", "reliable_mq", "run")
 
     assert (code, said) == (2, "error: there is no setting brokr; did you mean broker?\n")
 
 
-def test_the_check_of_a_database_names_what_it_lacks(shop: Path) -> None:
-    _, before = typed(shop, "manage.py", "check", "--database", "default")
-    migrated, said = typed(shop, "manage.py", "migrate", "-v0")
-    _, after = typed(shop, "manage.py", "check", "--database", "default")
+def test_the_check_of_a_database_names_what_it_lacks(typed: Typed) -> None:
+    _, before = typed("manage.py", "check", "--database", "default")
+    migrated, said = typed("manage.py", "migrate", "-v0")
+    _, after = typed("manage.py", "check", "--database", "default")
 
     assert "(reliable_mq.W003) DATABASES['default']: table rmq_alert" in before
     assert "HINT: Run python manage.py migrate reliable_mq --database default." in before

@@ -1,11 +1,11 @@
 """`manage.py test`: the test database can be dropped, nothing was sent, and worlds deliver."""
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.forked_programs import Programs
 
 pytestmark = pytest.mark.processes
 
@@ -96,7 +96,7 @@ class RolledBack(TestCase):
         self.assertEqual(MessageStub.objects.count(), 1)
         self.assertEqual(keyed("k-1"), "k-1")
 """
-DJANGO_TEST = (sys.executable, "-m", "django", "test")
+DJANGO_TEST = ("-m", "django", "test")
 CONNECTED_BEFORE = """
 from django.apps import AppConfig
 
@@ -110,39 +110,64 @@ class Config(AppConfig):
 """
 
 
-def ran(folder: Path, database_url: str, *options: str, **files: str) -> str:
-    """Run the tests of a project; return what the runner said. Fails if a test does."""
+Ran = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("django.core.management.commands.migrate", "django.db.backends.sqlite3.base"),
+        *("django.db.backends.postgresql.base", "django.test.runner"),
+        "reliable_mq.app.application",
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def ran(programs: Programs, tmp_path: Path) -> Ran:
+    """Run the tests of a project; give what the runner said. Fails if a test does."""
+
+    def run(database_url: str, *options: str, **files: str) -> str:
+        return _ran(programs, tmp_path, database_url, options, files)
+
+    return run
+
+
+def _ran(
+    programs: Programs,
+    folder: Path,
+    database_url: str,
+    options: Sequence[str],
+    files: Mapping[str, str],
+) -> str:
     (folder / "shop_settings.py").write_text(SETTINGS)
     (folder / "shop_tests").mkdir()
     (folder / "shop_tests" / "__init__.py").write_text("")
     (folder / "shop_tests" / "tests.py").write_text(TESTS)
     for name, text in files.items():
         (folder / "shop_tests" / f"{name}.py").write_text(text)
-    done = subprocess.run(
+    done = programs.run(
         [*DJANGO_TEST, "shop_tests", "--settings=shop_settings", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "SHOP_DATABASE": database_url},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr
 
 
 def test_the_test_database_is_dropped_after_tests_that_committed_messages(
-    tmp_path: Path, database_url: str
+    ran: Ran, database_url: str
 ) -> None:
-    assert "Ran 10 tests" in ran(tmp_path, database_url)
+    assert "Ran 10 tests" in ran(database_url)
 
 
 def test_processes_that_share_the_tests_have_databases_of_their_own(
-    tmp_path: Path, postgres_url: str
+    ran: Ran, postgres_url: str
 ) -> None:
-    assert "Ran 10 tests" in ran(tmp_path, postgres_url, "--parallel", "2")
+    assert "Ran 10 tests" in ran(postgres_url, "--parallel", "2")
 
 
 def test_a_connection_from_before_the_tests_is_not_used_in_them(
-    tmp_path: Path, postgres_url: str
+    ran: Ran, postgres_url: str
 ) -> None:
-    assert "Ran 10 tests" in ran(tmp_path, postgres_url, apps=CONNECTED_BEFORE)
+    assert "Ran 10 tests" in ran(postgres_url, apps=CONNECTED_BEFORE)

@@ -1,9 +1,9 @@
 """A framework that is not installed: the error names the extra that installs it."""
 
-import subprocess
-import sys
+from collections.abc import Iterator
 
 import pytest
+from tests.forked_programs import Programs
 
 MODULES = {
     "reliable_mq.contrib.fastapi": "fastapi",
@@ -15,8 +15,15 @@ MODULES = {
 EXTRAS = {"starlette": "fastapi"}
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    """Programs that have what a plain install brings."""
+    with Programs("reliable_mq.app.application") as made:
+        yield made
+
+
 @pytest.mark.parametrize("module", MODULES)
-def test_the_error_of_a_missing_framework_names_its_extra(module: str) -> None:
+def test_the_error_of_a_missing_framework_names_its_extra(programs: Programs, module: str) -> None:
     framework = MODULES[module]
     code = f"""
 import sys
@@ -27,8 +34,9 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = programs.run(["-c", code])
 
+    assert told.returncode == 0, told.stderr
     extra = EXTRAS.get(framework, framework)
     assert told.stdout.startswith(framework)
     assert told.stdout.endswith(f" is not installed; pip install 'reliable-mq[{extra}]'\n")

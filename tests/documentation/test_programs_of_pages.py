@@ -3,11 +3,11 @@
 import os
 import re
 import shutil
-import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.waiting import run_process
+from tests.forked_programs import Programs
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
@@ -79,38 +79,52 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(
-    project: Path, page: str, *parts: str, before: str = "", second: bool = False, **more: str
-) -> str:
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("httpx", "sqlalchemy.dialects.sqlite", "sqlalchemy.orm"),
+        *("reliable_mq.app.application", "reliable_mq.runtime.broker_server"),
+    ) as made:
+        yield made
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(programs: Programs, project: Path) -> Run:
     """Run the first program of a page, or the first two, between other parts.
 
     Returns what it printed.
     """
+
+    def printed(page: str, *parts: str, before: str = "", second: bool = False, **more: str) -> str:
+        program = program_of(page, parts, before, second=second)
+        environment = {**os.environ, "RELIABLE_MQ_DATABASE": "sqlite:///shop.db", **more}
+        environment["PYTHONPATH"] = str(ROOT)
+        done = programs.run(["-c", program], cwd=project, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return printed
+
+
+def program_of(page: str, parts: Sequence[str], before: str, *, second: bool) -> str:
     text = (ROOT / "docs" / "how-to" / page).read_text()
     shown = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[: 2 if second else 1]
-    program = "\n".join((_SET_UP, *(f"{before}\n{each}" for each in shown), *parts))
-    environment = {**os.environ, "RELIABLE_MQ_DATABASE": "sqlite:///shop.db", **more}
-    environment["PYTHONPATH"] = str(ROOT)
-    done = run_process(
-        [sys.executable, "-c", program],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+    return "\n".join((_SET_UP, *(f"{before}\n{each}" for each in shown), *parts))
 
 
-def test_the_consumer_of_the_page_takes_a_payment_rejects_and_tries_again(project: Path) -> None:
-    said = run(project, "consumers.md", _CONSUMER, RELIABLE_MQ_BROKER="embedded:b")
+def test_the_consumer_of_the_page_takes_a_payment_rejects_and_tries_again(run: Run) -> None:
+    said = run("consumers.md", _CONSUMER, RELIABLE_MQ_BROKER="embedded:b")
 
     assert said == "[1, 2] ['the amount -1 cannot be paid']\n"
 
 
-def test_the_sessions_of_the_page_commit_rows_and_messages(project: Path) -> None:
+def test_the_sessions_of_the_page_commit_rows_and_messages(run: Run) -> None:
     said = run(
-        *(project, "own_session.md", _SESSIONS),
+        "own_session.md",
+        _SESSIONS,
         before=_ORDER,
         second=True,
         RELIABLE_MQ_BROKER="embedded:b",
@@ -119,15 +133,16 @@ def test_the_sessions_of_the_page_commit_rows_and_messages(project: Path) -> Non
     assert said == "2 2\n"
 
 
-def test_the_second_request_of_the_page_gets_the_answer_of_the_first(project: Path) -> None:
-    said = run(project, "idempotent_requests.md", _LOOK, RELIABLE_MQ_BROKER="embedded:b")
+def test_the_second_request_of_the_page_gets_the_answer_of_the_first(run: Run) -> None:
+    said = run("idempotent_requests.md", _LOOK, RELIABLE_MQ_BROKER="embedded:b")
 
     assert said == "True\n[('orders', '1', b'{\"id\":1}')]\n"
 
 
-def test_the_call_of_the_page_has_one_key_in_all_attempts(project: Path) -> None:
+def test_the_call_of_the_page_has_one_key_in_all_attempts(run: Run) -> None:
     said = run(
-        *(project, "external_calls.md", _BANK),
+        "external_calls.md",
+        _BANK,
         before="from reliable_mq import Retry as RealRetry",
         RELIABLE_MQ_BROKER="embedded:b",
         RELIABLE_MQ_RETRY_WAITS_SECONDS="[0.1]",

@@ -1,9 +1,11 @@
 """The real commands `reliable-mq broker` and `reliable-mq namesrv`, as the fuzzer runs them.
 
-Run as a program: sets a limit of descriptors and a shorter time for silent connections if it is
-asked for, plants a flaw if it is asked for, and becomes the command.
+They are forks of one process that has imported them. Run as a program: sets a limit of descriptors
+and a shorter time for silent connections if it is asked for, plants a flaw if it is asked for, and
+becomes the command.
 """
 
+import atexit
 import ctypes
 import os
 import resource
@@ -12,10 +14,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
-from tests.waiting import Budget
+from tests.forked_programs import Programs
+from tests.waiting import until
 
 _START_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
@@ -38,6 +42,17 @@ class Ways(msgspec.Struct, frozen=True):
     idle_seconds: float = 0.0
 
 
+@cache
+def _programs() -> Programs:
+    """Return what begins all servers of this process."""
+    made = Programs(
+        *("uvloop", "reliable_mq.cli.main", "reliable_mq.cli.broker", "reliable_mq.cli.namesrv"),
+        "reliable_mq.runtime.broker_server",
+    )
+    atexit.register(made.__exit__, None, None, None)
+    return made
+
+
 class Ended(Exception):
     """A server is not there any more; says what it has logged."""
 
@@ -53,12 +68,10 @@ class ServedProcess:
 
     def __init__(self, arguments: Sequence[str], ways: Ways, log: Path) -> None:
         self._log = log
-        words = [sys.executable, "-m", "tests.fuzz.served_process"]
-        words += [msgspec.json.encode(ways).decode(), *arguments]
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                words, cwd=_ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
+        self._before = log.read_text("utf-8", "replace") if log.exists() else ""
+        self._said = log.with_suffix(".out")
+        words = ["-m", "tests.fuzz.served_process", msgspec.json.encode(ways).decode(), *arguments]
+        self._process = _programs().begin(words, self._said, log, cwd=_ROOT)
         self.pid = self._process.pid
 
     def __enter__(self) -> "ServedProcess":
@@ -67,8 +80,6 @@ class ServedProcess:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
     def places(self) -> dict[str, str]:
         """Wait until it is ready, and return its addresses by kind: "broker", "namesrv".
@@ -76,8 +87,8 @@ class ServedProcess:
         Raises:
             Ended: when it does not start.
         """
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        until(lambda: "\n" in self._said.read_text() or self._process.poll() is not None)
+        line = self._said.read_text().partition("\n")[0]
         if not line.startswith("ready "):
             self._process.wait()
             raise self.ended(f"it does not start: {line!r}")
@@ -94,7 +105,7 @@ class ServedProcess:
 
     def log_text(self) -> str:
         """Return what it has logged."""
-        return self._log.read_text("utf-8", "replace")
+        return self._before + self._log.read_text("utf-8", "replace")
 
     def stop(self) -> None:
         """End it cleanly.
@@ -104,14 +115,10 @@ class ServedProcess:
         """
         self.check()
         self._process.terminate()
-        budget = Budget(_START_SECONDS)
-        while True:
-            try:
-                code = self._process.wait(1.0)
-                break
-            except subprocess.TimeoutExpired:
-                if not budget.is_left():
-                    raise self.ended(f"it does not stop, {budget.missed()}") from None
+        try:
+            code = self._process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired as late:
+            raise self.ended(f"it does not stop: {late}") from None
         if code:
             raise self.ended(f"it stopped with code {code}")
 

@@ -85,9 +85,9 @@ def test_a_long_header_is_refused_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["a" * 50_000, " " * 50_000, "a/" * 25_000, "a," * 25_000])
 def test_no_header_takes_time_that_grows_with_its_square(text: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     assert grpc_users.SIGNED.fullmatch(f"MQv2-HMAC-SHA1 Credential={text}") is None
-    assert time.process_time() - begun < 0.5
+    assert time.thread_time() - begun < 0.5
 
 
 def test_only_headers_that_are_needed_are_kept_of_a_call() -> None:

@@ -54,7 +54,7 @@ def produce(world: HalfWorld, switch: KillSwitch) -> None:
 def test_a_half_is_shown_if_and_only_if_it_was_committed_whichever_step_was_the_last(
     world: HalfWorld, first: str, commits_again: bool
 ) -> None:
-    for step in last_steps(STEPS_MAX, one_in=8):
+    for step in last_steps(STEPS_MAX, one_in=16):
         world.clean(commits_again=commits_again)
         switch = KillSwitch(step)
         produce(world, switch)
@@ -76,7 +76,7 @@ def test_a_half_is_shown_if_and_only_if_it_was_committed_whichever_step_was_the_
 def test_whoever_answers_may_die_at_any_step(world: HalfWorld) -> None:
     steps = 0
     for last in ("after half", "after INSERT INTO rmq_message_stub", "hand over"):
-        for step in last_steps(STEPS_MAX, one_in=8):
+        for step in last_steps(STEPS_MAX, one_in=16):
             world.clean(commits_again=True)
             produce(world, DiesAt(last))
             switch = KillSwitch(step)

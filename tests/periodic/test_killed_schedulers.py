@@ -1,12 +1,12 @@
 """Two processes fire ticks, and are killed again and again: each tick has one message."""
 
 import random
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forked_programs import Program, Programs
 from tests.periodic.schedulers import SchedulerLife, payloads
 from tests.waiting import until
 
@@ -15,15 +15,23 @@ KILLS = 4
 SPEED = 600.0  # ten ticks in a second
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs("psycopg", "sqlalchemy.dialects.sqlite", "reliable_mq.app.application") as made:
+        yield made
+
+
 @pytest.mark.processes
-def test_killed_processes_leave_no_tick_out_and_fire_none_twice(database_url: str) -> None:
+def test_killed_processes_leave_no_tick_out_and_fire_none_twice(
+    programs: Programs, database_url: str, tmp_path: Path
+) -> None:
     life = SchedulerLife(database_url)
     life.database.create_tables()
     begin = str(time.time())
-    program = [sys.executable, "-m", "tests.periodic.mortal", database_url, begin, str(SPEED)]
+    words = ["-m", "tests.periodic.mortal", database_url, begin, str(SPEED)]
 
-    def start() -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(program, cwd=ROOT, stderr=subprocess.DEVNULL)
+    def start() -> Program:
+        return programs.begin(words, tmp_path / "output", tmp_path / "errors", cwd=ROOT)
 
     def wait_for_more(number: int) -> None:
         goal = len(payloads(life.database)) + number

@@ -125,7 +125,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     environment = {"PATH": path_without_java(folder / "bin"), "HOME": str(folder)}
     mail = {"SERVER": "smtp://127.0.0.1:9", "FROM": "mq@shop.example", "TO": "ops@shop.example"}
     environment |= {f"RELIABLE_MQ_ESCALATION_MAIL_{name}": text for name, text in mail.items()}
-    environment |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
+    kept = ("PYTHONPATH", "SPARK_SUBMIT_OPTS")  # the second one: see `tests.spark_archive`
+    environment |= {name: value for name, value in os.environ.items() if name in kept}
     words = ("--db", url, "--store", store, "--out", str(folder / "out"), "--json")
     people = ("--prometheus", str(folder / "reconcile.prom"), "--tell", "--repair", "plan")
     return Done(run(*words, *people, environment=environment), folder, url, lost)

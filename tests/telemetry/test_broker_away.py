@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from bench.child_process import LoggedProcess
+from tests.forked_programs import ForkedProcess, Programs
 from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.testing.local_servers import free_port
 
-COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+COMMAND = ("-m", "reliable_mq.cli.main")
 SHOP = """
 import os
 from sqlalchemy.orm import Session
@@ -30,6 +31,15 @@ def write_bill(order: dict, session: Session) -> None: ...
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("uvloop", "reliable_mq.app.application", "reliable_mq.cli.main", "reliable_mq.cli.run"),
+        *("reliable_mq.cli.broker", "reliable_mq.cli.resend", "sqlalchemy.dialects.sqlite"),
+    ) as made:
+        yield made
+
+
 @pytest.fixture
 def children() -> Iterator[list[LoggedProcess]]:
     """Give a list; what is in it in the end is killed."""
@@ -40,7 +50,10 @@ def children() -> Iterator[list[LoggedProcess]]:
 
 
 def test_each_process_tells_once_that_a_broker_is_lost_and_once_that_it_is_back(
-    tmp_path: Path, children: list[LoggedProcess], monkeypatch: pytest.MonkeyPatch
+    programs: Programs,
+    tmp_path: Path,
+    children: list[LoggedProcess],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port, name_server_port = free_port(), free_port()
     (tmp_path / "away_shop.py").write_text(SHOP)
@@ -49,7 +62,7 @@ def test_each_process_tells_once_that_a_broker_is_lost_and_once_that_it_is_back(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
 
     def start(name: str, *words: str) -> LoggedProcess:
-        child = LoggedProcess([*COMMAND, *words], tmp_path / name)
+        child = ForkedProcess(programs, [*COMMAND, *words], tmp_path / name)
         children.append(child)
         return child
 

@@ -14,6 +14,7 @@ import pytest
 from bench.child_process import ChildError, LoggedProcess
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.forked_programs import ForkedProcess, Programs
 from tests.gateway.grpc_client import client_at
 from tests.reconcile.test_report import summary
 from tests.waiting import until
@@ -24,7 +25,7 @@ from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.telemetry.metrics import METRICS
 from reliable_mq.testing.local_servers import free_port
 
-COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+COMMAND = ("-m", "reliable_mq.cli.main")
 OURS = ("reliable_mq_", "messaging_")
 SHOP = """
 import os
@@ -45,8 +46,17 @@ pytestmark = pytest.mark.processes
 Start = Callable[..., LoggedProcess]
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(
+        *("uvloop", "reliable_mq.app.application", "reliable_mq.cli.main", "reliable_mq.cli.run"),
+        *("reliable_mq.cli.broker", "reliable_mq.cli.resend", "sqlalchemy.dialects.sqlite"),
+    ) as made:
+        yield made
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(programs: Programs, tmp_path: Path) -> Iterator[Start]:
     """Give a function that starts `reliable-mq` with some words; what it starts is stopped.
 
     A process with workers is not killed: they would live on.
@@ -54,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     children: list[LoggedProcess] = []
 
     def started(*words: str) -> LoggedProcess:
-        child = LoggedProcess([*COMMAND, *words], tmp_path / f"log-{len(children)}")
+        child = ForkedProcess(programs, [*COMMAND, *words], tmp_path / f"log-{len(children)}")
         children.append(child)
         return child
 
