@@ -136,9 +136,9 @@ def test_what_nobody_acknowledges_comes_again_as_the_next_attempt(broker: Broker
                 assert [(each.body, each.reconsume_times) for each in again] == [(b"kept", 1)]
                 assert again[0].topic == topic
                 assert again[0].message_id == kept.message_id
-                with pytest.raises(LeaseLost, match="has ended"):
+                with pytest.raises(LeaseLost, match="its handling time is over"):
                     await receiver.ack(kept)
-                with pytest.raises(LeaseLost, match="has ended"):
+                with pytest.raises(LeaseLost, match="its handling time is over"):
                     await receiver.extend(kept, 5.0)
                 await receiver.ack(*again)
                 assert await receiver.receive(16, timeout=8.0, handling=5.0) == []

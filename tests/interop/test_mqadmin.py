@@ -89,8 +89,8 @@ NEUTRAL = [
     (r"127\.0\.0\.1:\d+", "CLIENT"),
     (r"\b\d+\.\d+\.\d+\.\d+@[\w#@]+", "CLIENT-ID"),
     (r"\b\d{4}-\d\d-\d\d[ ,]\d\d:\d\d:\d\d(,\d{3})?", "TIME"),
-    (r"\b\d{13}\b", "MILLIS"),
-    (r"\b\d{17}\b", "TIME"),  # with milliseconds and nothing between
+    (r"(?<!\.)\b\d{13}\b", "MILLIS"),  # not of a rate
+    (r"(?<!\.)\b\d{17}\b", "TIME"),  # with milliseconds and nothing between
     (r'"counter":\d+', '"counter":NUMBER'),  # how often a table changed
     (r"\b[0-9A-F]{32,56}\b", "ID"),
     (r"\bPID: \d+", "PID"),
@@ -107,11 +107,23 @@ def _neutral(text: str, step: Step, asked: Asked) -> Iterator[str]:
     text = text.replace(asked.broker, "BROKER").replace(asked.name_server, "NS")
     text = text.replace(asked.broker.rpartition(":")[2], "PORT")
     text = text.replace(asked.name_server.rpartition(":")[2], "NS-PORT")
-    for pattern, word in NEUTRAL:
-        text = re.sub(pattern, word, text)
+    text = replaced(text)
     lines = [line.strip().rstrip(",") for line in text.splitlines()]
     kept = (line for line in lines if line and not re.match(r"at \S+\(|\.\.\. \d+ more", line))
     yield from sorted(line for line in kept if re.search(step.only, line))
+
+
+def replaced(text: str) -> str:
+    """Return a text without what differs by nature."""
+    for pattern, word in NEUTRAL:
+        text = re.sub(pattern, word, text)
+    return text
+
+
+@pytest.mark.parametrize("digits", [2, 13, 17, 18])
+def test_a_rate_is_told_from_a_time_however_long_it_is(digits: int) -> None:
+    assert replaced(f'"tps":0.{"1" * digits}') == '"tps":RATE'
+    assert replaced(f"{'1' * 13} {'1' * 17}") == "MILLIS TIME"
 
 
 def test_every_request_that_a_command_makes_is_among_the_steps() -> None:
