@@ -307,7 +307,7 @@ def test_dev_whose_terminal_is_closed_leaves_no_process(project: Path) -> None:
     ours, theirs = pty.openpty()
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
-        [*COMMAND, "dev", "shop:mq", "--db", f"sqlite:///{project}/x.db", "--redis", ""],
+        [*COMMAND, "dev", "shop:mq", "--db", f"sqlite:///{project}/x.db"],
         cwd=project,
         env={**plain_environment(), MARK: mark},
         stdout=theirs,
