@@ -38,6 +38,7 @@ STATS = {
     "commits": "SELECT sum(xact_commit) FROM pg_stat_database",
     "records of the log": "SELECT wal_records FROM pg_stat_wal",
     "bytes of the log": "SELECT wal_bytes FROM pg_stat_wal",
+    "syncs of the log": "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'",
 }
 """What the server counts, and the question that tells its number."""
 
