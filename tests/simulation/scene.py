@@ -24,7 +24,11 @@ from reliable_mq.errors import ReliableMQError
 
 _CALM_MS = 25_000.0  # enough for every delay level to come, and every long poll to end
 
-_NO_BUGS = ("the disk is full", "this broker takes no messages any more and stops")
+_NO_BUGS = (
+    "the disk is full",
+    "no room for the log of master",
+    "this broker takes no messages any more and stops",
+)
 
 
 class Outcome(NamedTuple):
