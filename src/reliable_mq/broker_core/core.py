@@ -643,8 +643,12 @@ class BrokerCore:
 
     @property
     def is_index_wanted(self) -> bool:
-        """Whether indexing must run now: a query waits for it, or it was put off long enough."""
-        return self._is_index_late or bool(self.state.waiting_queries)
+        """Whether indexing must run now: a query waits for it, or it was put off long enough.
+
+        A slave that copies a whole log puts it off until it has the log.
+        """
+        state = self.state
+        return bool(state.waiting_queries) or (self._is_index_late and not state.store.is_copying)
 
     @property
     def created(self) -> int:
