@@ -209,6 +209,9 @@ class BrokerCore:
         state.settled(0, None, now_ms)
         if not config.is_slave:  # it would store an op record that its master has not sent yet
             state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
+            timed = state.store.queue(TIMER_TOPIC, 0)
+            if state.popped.lower_note(timed.end if timed else 0):
+                self._save_now(popped.PATH, state.popped.dump())
             settle_popped(state)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
