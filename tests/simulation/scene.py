@@ -133,7 +133,7 @@ class Scene:
         if pair is not None and plan.loses_master:
             pair.lose_master()
             return
-        if pair is not None and plan.promotes:
+        if pair is not None and plan.promotes and pair.has_copied:
             self._promote(Rivalry(pair))
             return
         self._make_peace(pair)
