@@ -6,6 +6,9 @@ from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld
 from tests.broker_core.test_housekeeping import age, clean
 
 from reliable_mq.broker_core.figures import broker_samples
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.pop_answer import batch_ack_body
 
 ALL_DAY = ";".join(f"{hour:02d}" for hour in range(24))
 
@@ -43,6 +46,27 @@ def test_what_retention_deletes_in_flight_is_logged_and_counted(
     for offset in (1, 2):
         line = f"the message at offset {offset} of {TOPIC} queue 0, which group {GROUP} had popped"
         assert f"{line}, does not come back: retention has deleted it meanwhile" in caplog.text
+
+
+def test_what_retention_deletes_in_flight_holds_nothing_back_that_was_popped_in_order() -> None:
+    world = PopWorld(deleteWhen=ALL_DAY)
+    clean(world)
+    world.send(b"0")
+    world.create_topic("others")
+    for _ in range(150):
+        world.send(b"y" * 4_000, topic="others")
+    world.send(b"1")
+    first, second = world.pop(order="true")
+    age(world, 2, 80)
+    clean(world)
+    clean(world)
+    assert world.state.store.bounds(TOPIC, 0) == (1, 2)
+    body = batch_ack_body(GROUP, "b", [(TOPIC, first.handle)])
+    assert world.ask(Ask.BATCH_ACK_MESSAGE, {}, body).code == ResponseCode.SUCCESS
+    world.ack(second)
+    world.pass_time(2 * INVISIBLE_MS, step=500)
+
+    assert world.bodies(order="true") == []
 
 
 def test_what_a_broker_of_another_name_has_popped_is_logged_and_counted(

@@ -184,6 +184,20 @@ def test_a_kill_hands_nothing_out_again_also_if_offsets_are_saved_seldom() -> No
     assert world.bodies() == [b"next"]
 
 
+@pytest.mark.parametrize(
+    "note", ['"timerQueueOffset": 50', f'"resets": [["{TOPIC}", "{GROUP}", 0, 50, 0]]']
+)
+def test_a_note_of_checkpoints_that_a_loss_of_power_took_hides_no_later_one(note: str) -> None:
+    world = PopWorld()
+    send_some(world, 2)
+    world.disk.write_text("config/popProgress.json", f"{{{note}}}")
+    world.restart(is_killed=True)
+    assert world.bodies() == [b"0", b"1"]
+    world.restart(is_killed=True)
+
+    assert world.bodies() == []
+
+
 def test_a_kill_keeps_the_place_behind_messages_that_a_filter_left_out() -> None:
     world = PopWorld()
     for tag in "ABAB":

@@ -129,6 +129,25 @@ def test_a_busy_broker_puts_its_index_off_for_two_seconds() -> None:
         assert not world.core.is_index_wanted
 
 
+def test_a_slave_that_copies_a_whole_log_puts_its_index_off_until_somebody_asks() -> None:
+    world = BrokerWorld()
+    world.state.store.is_copying = True
+    for _ in range(100):
+        world.send(b"new", KEYS="k")
+        world.now_ms += 30
+        world.core.tick(world.now_ms)
+        assert not world.core.is_index_wanted
+
+    assert world.begin(RequestCode.QUERY_MESSAGE, query("k")) is None
+    assert world.core.is_index_wanted
+    assert not world.core.index_some(world.now_ms)
+    world.send(b"new", KEYS="k")
+    world.now_ms += 3_000
+    world.core.tick(world.now_ms)
+    world.state.store.is_copying = False
+    assert world.core.is_index_wanted, "it has the log now"
+
+
 def test_a_message_without_any_key_makes_no_index_file() -> None:
     world = BrokerWorld()
     message = StoredMessage(

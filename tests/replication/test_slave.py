@@ -1,6 +1,7 @@
 """What a slave answers: it serves what it has copied, and takes nothing from clients."""
 
 import json
+from typing import cast
 
 import pytest
 from tests.broker_core.broker_world import (
@@ -17,6 +18,9 @@ from tests.replication.slave_world import Slave
 from reliable_mq.broker_core.names import OP_TOPIC
 from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.slave_store import CoreAsSlaveStore
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 
@@ -199,3 +203,12 @@ def test_a_slave_tells_its_role_and_why_it_has_no_tables(master: BrokerWorld) ->
     assert {"brokerRole=SLAVE", "ownNameServer=false", "haOpenToEverybody=false"} <= set(told)
     theirs = json.loads(master.ask(Ask.GET_BROKER_RUNTIME_INFO).body)["table"]
     assert "masterTablesFailure" not in theirs
+
+
+def test_a_slave_knows_whether_it_lacks_much_of_its_master_s_log(master: BrokerWorld) -> None:
+    slave = Slave(master)
+    store = CoreAsSlaveStore(slave.core, cast("LogWriter", None), slave.finish_turn, BrokerRole())
+    for lacks, is_copying in ((0, False), (65 * 2**20, True), (63 * 2**20, False)):
+        store.master.end = slave.state.store.log.end + lacks
+        store.copy([])
+        assert slave.state.store.is_copying == is_copying

@@ -23,6 +23,7 @@ from tests.simulation.wires import Wires
 from tests.simulation.world import World
 
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.role_note import RoleNote, load_role, save_role
 from reliable_mq.broker_core.store.truncation import begin_of_record
@@ -202,6 +203,11 @@ class Pair:
         if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
             core = self.opened_again(self.slave_disk, self.slave_properties)
             all_come_back(core, self.slave_disk, self.world.now_ms)
+
+    @property
+    def has_copied(self) -> bool:
+        """Whether the slave's store has a log. `broker promote` refuses a store without one."""
+        return bool(self.slave_disk.names(LOG_FOLDER))
 
     def promote(self) -> None:
         """End the slave, however it goes, and promote its store as the operator does.

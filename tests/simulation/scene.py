@@ -24,7 +24,11 @@ from reliable_mq.errors import ReliableMQError
 
 _CALM_MS = 25_000.0  # enough for every delay level to come, and every long poll to end
 
-_NO_BUGS = ("the disk is full", "this broker takes no messages any more and stops")
+_NO_BUGS = (
+    "the disk is full",
+    "no room for the log of master",
+    "this broker takes no messages any more and stops",
+)
 
 
 class Outcome(NamedTuple):
@@ -129,7 +133,7 @@ class Scene:
         if pair is not None and plan.loses_master:
             pair.lose_master()
             return
-        if pair is not None and plan.promotes:
+        if pair is not None and plan.promotes and pair.has_copied:
             self._promote(Rivalry(pair))
             return
         self._make_peace(pair)

@@ -15,7 +15,7 @@ from typing import Any
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
-from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation
+from reliable_mq.testing.memory_disk import SECTOR, MemoryDisk, MemoryFile, Operation
 
 # What needs room that was not taken before; other files are small, or were reserved whole.
 _GROWING = ("commitlog/", "consumequeue/", "timerlog/")
@@ -82,7 +82,7 @@ class WatchedDisk(MemoryDisk):
         if self.is_full and self._takes_room(operation) and not stops:
             if content is not None and self._random.random() < 0.5:
                 super().operate(operation, content, data)
-                content.write(operation.at, data[: self._random.randrange(len(data))])
+                content.write(operation.at, data[: self._size_written(operation)])
             raise OSError(errno.ENOSPC, strerror(errno.ENOSPC), operation.path)
         super().operate(operation, content, data)
         self._watch(operation, data)
@@ -93,6 +93,15 @@ class WatchedDisk(MemoryDisk):
             return super().open(path, size)
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from error
+
+    def _size_written(self, operation: Operation) -> int:
+        """Return how many bytes of a write a full disk still takes: a file system has blocks.
+
+        So no write ends within a sector, and later ones never complete a sector that the medium
+        has taken half written.
+        """
+        end = operation.at + self._random.randrange(operation.size)
+        return max(0, end // SECTOR * SECTOR - operation.at)
 
     def _takes_room(self, operation: Operation) -> bool:
         if operation.verb == "write":

@@ -209,6 +209,9 @@ class BrokerCore:
         state.settled(0, None, now_ms)
         if not config.is_slave:  # it would store an op record that its master has not sent yet
             state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
+            timed = state.store.queue(TIMER_TOPIC, 0)
+            if state.popped.lower_note(timed.end if timed else 0):
+                self._save_now(popped.PATH, state.popped.dump())
             settle_popped(state)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
@@ -643,8 +646,12 @@ class BrokerCore:
 
     @property
     def is_index_wanted(self) -> bool:
-        """Whether indexing must run now: a query waits for it, or it was put off long enough."""
-        return self._is_index_late or bool(self.state.waiting_queries)
+        """Whether indexing must run now: a query waits for it, or it was put off long enough.
+
+        A slave that copies a whole log puts it off until it has the log.
+        """
+        state = self.state
+        return bool(state.waiting_queries) or (self._is_index_late and not state.store.is_copying)
 
     @property
     def created(self) -> int:

@@ -22,6 +22,7 @@ log = limited_log(__name__)
 
 _ROOM_SECONDS = 0.1
 _SYNC_SECONDS = 0.001
+_MUCH = 64 * 1024 * 1024  # bytes of the master's log that a slave lacks while it copies
 _UNSYNCED_MAX = 8 * 1024 * 1024  # bytes: some 30 ms of a disk
 
 
@@ -116,6 +117,7 @@ class CoreAsSlaveStore:
         new = len(lanes) - known
         if new > 0 and any(not self._knows(topic) for topic, _ in islice(reversed(lanes), new)):
             self.on_unknown_topic()
+        self._store.is_copying = self.master.end - self._log.end > _MUCH
         self._run_turn()
 
     def _knows(self, topic: str) -> bool:

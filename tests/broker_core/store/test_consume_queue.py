@@ -98,6 +98,17 @@ def test_a_queue_that_begins_later_is_blank_before(first: int) -> None:
     assert (queue.first, queue.end) == (first, first + 2)
 
 
+def test_a_queue_with_blank_units_only_knows_no_record() -> None:
+    """Its first unit was not written. A record that it knows would count as durable."""
+    disk = MemoryDisk()
+    put(reopened(disk), 3, 1_000, 10, 0)
+
+    queue = reopened(disk)
+
+    assert (queue.first, queue.end) == (3, 3)
+    assert (queue.last_log_offset, queue.log_end) == (-1, 0)
+
+
 def test_units_of_one_turn_are_one_write() -> None:
     disk = MemoryDisk()
     queue = filled(disk, 1)

@@ -60,6 +60,35 @@ def test_a_lost_sector_or_page_among_properties_ends_the_log(lost: int, is_last:
         assert bodies(BrokerWorld(world.disk)) == [b"one"], (shift, begin, end)
 
 
+def world_with_zeros_up_to_a_sector_end(zeros: int) -> BrokerWorld:
+    """Return a world whose second message has so many zeros there, after a loss of power."""
+    world = BrokerWorld()
+    world.create_topic()
+    world.state.store.checkpoint()
+    world.send(b"one", UNIQ_KEY=KEY)
+    begin = world.state.store.log.end
+    world.send(b"two", UNIQ_KEY=KEY, note="n" * 2_000)
+    file = world.disk.open(SEGMENT, world.disk.size_of(SEGMENT))
+    sector_end = -(-(begin + 1_000) // SECTOR) * SECTOR
+    file.write(sector_end - zeros, (bytes(zeros),))
+    file.sync()
+    world.disk.lose_power(Random(1))
+    return world
+
+
+def test_a_sector_that_the_medium_took_half_written_ends_the_log() -> None:
+    """The medium takes a sector while a record is written into it, and the next one later."""
+    for zeros in range(16, SECTOR):
+        world = world_with_zeros_up_to_a_sector_end(zeros)
+        assert bodies(BrokerWorld(world.disk)) == [b"one"], zeros
+
+
+def test_a_few_zeros_at_the_end_of_a_sector_are_the_client_s() -> None:
+    for zeros in range(1, 16):
+        world = world_with_zeros_up_to_a_sector_end(zeros)
+        assert bodies(BrokerWorld(world.disk)) == [b"one", b"two"], zeros
+
+
 def test_a_write_that_ended_among_properties_ends_the_log() -> None:
     for missing in range(1, 1100, 7):
         world = BrokerWorld()

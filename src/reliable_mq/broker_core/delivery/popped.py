@@ -276,6 +276,19 @@ class Popped:
         """
         return min(queue_end, *(place.checkpoint for place in self.uncommitted), queue_end)
 
+    def lower_note(self, queue_end: int) -> bool:
+        """Let the note end where the topic of the timers does; return whether that changes it.
+
+        A loss of power may have taken records that the note knows. Later ones get their numbers,
+        and must not count as noted.
+        """
+        before = self.noted, dict(self.resets)
+        if self.noted is not None:
+            self.noted = min(self.noted, queue_end)
+        for place, note in before[1].items():
+            self.resets[place] = note._replace(checkpoint=min(note.checkpoint, queue_end))
+        return before != (self.noted, self.resets)
+
     def dump(self) -> str:
         """Return the content of the file."""
         resets = [[*place, *note] for place, note in self.resets.items()]

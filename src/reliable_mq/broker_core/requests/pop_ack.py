@@ -140,10 +140,12 @@ def _read(state: BrokerState, ack: _BatchAck, broker: str) -> _Acks:
     topic = ack.t
     if ack.r != NORMAL:
         topic = pop_retry_topic(ack.t, ack.c, is_v2=ack.r == RETRY_V2)
+    handle = PopHandle(ack.so, ack.pt, ack.it, ack.rq, ack.r, broker, ack.q)
     first, end = state.store.bounds(topic, ack.q)
+    if handle.is_order:  # what retention has deleted meanwhile must not hold the others back
+        first = 0
     offsets = [ack.so + bit for bit in _bits(ack.b) if first <= ack.so + bit < end]
-    key = CheckpointKey(topic, ack.c, ack.q, ack.so, ack.pt, broker)
-    return key, PopHandle(ack.so, ack.pt, ack.it, ack.rq, ack.r, broker, ack.q), offsets
+    return CheckpointKey(topic, ack.c, ack.q, ack.so, ack.pt, broker), handle, offsets
 
 
 def _bits(text: str) -> list[int]:

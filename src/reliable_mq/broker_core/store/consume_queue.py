@@ -132,10 +132,9 @@ class ConsumeQueue:
         self.first = min(self._files) * self._per_file
         self.end = (max(self._files) + 1) * self._per_file
         if self.is_contiguous:
-            self._set_end(
-                self._first_that(lambda unit: unit.commit_log_offset < 0 or not unit.size)
-            )
+            self.end = self._first_that(lambda unit: unit.commit_log_offset < 0 or not unit.size)
             self.first = self._first_that(lambda unit: unit != _BLANK)
+            self._set_end(self.end)
 
     @property
     def _file_size(self) -> int:

@@ -83,6 +83,7 @@ class MessageStore:
         self.upkeep = QueueUpkeep(self.queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.deletions = Deletions()
+        self.is_copying = False  # whether much of a master's log is still to come
 
     @property
     def dispatched(self) -> int:

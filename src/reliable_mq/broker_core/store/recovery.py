@@ -15,8 +15,8 @@ Rule 4. After a power loss the last bytes may have been written in any order, so
     record, or, with SYNC_FLUSH, a queue.
 Rule 5. The checksum of a record does not cover its properties. If a record is not known to be
     complete, zeros in its properties may be a lost part, and the log ends before the record. Such
-    zeros are a whole sector, or the record's end with the rest of its sector. The client sent any
-    other zero byte.
+    zeros reach the end of a sector, at least 16 of them, or are the record's end with the rest of
+    its sector. The client sent any other zero byte.
 Rule 6. Only the synced part of a queue is trusted; the rest is rebuilt from the log. A queue that
     lacks units which the note knows, or which the log needs, is rebuilt from the first record.
 Rule 7. Of a log that is known to be complete, only the newest part is read again. Bit rot in older
@@ -54,6 +54,7 @@ from reliable_mq.wire.record_scan import RecordHead, head_at
 say = logging.getLogger(__name__)
 
 SECTOR_SIZE = 512  # the smallest unit that a medium writes or loses
+_LOST_PART = bytes(16)  # of fewer zeros, a client's own are more likely
 VERIFIED_SIZE = 256 * 1024 * 1024  # bytes of a complete log that are read again
 _SEARCHED_MAX = 64  # queues; the nearest record before a place is not needed, but a near one
 
@@ -381,16 +382,16 @@ def _was_whole(evidence: Evidence, record: FoundRecord, head: RecordHead) -> boo
 def _may_lack_a_part(log: CommitLog, record: FoundRecord, head: RecordHead) -> bool:
     """Whether the zeros in the properties of a valid record may be a lost part.
 
-    A medium loses whole sectors; a page has several. If a lost sector also has bytes before the
+    A medium loses whole sectors. It may also take a sector while the record is written into it, and
+    later ones afterwards: then zeros reach the end of the sector. If they begin before the
     properties, the record is invalid, because their length is zero, too. After a write that ended
     early there are only zeros.
     """
     first, segment = log.segment_at(record.offset)
     end = record.offset + record.size - first
-    begin = (end - len(head.properties)) // SECTOR_SIZE * SECTOR_SIZE
-    sectors = bytes(segment.copy(begin, (end // SECTOR_SIZE + 1) * SECTOR_SIZE - begin))
-    end -= begin
-    lacks_its_end = not sectors[end - 1 :].strip(b"\0")
-    return lacks_its_end or any(
-        not sectors[at : at + SECTOR_SIZE].strip(b"\0") for at in range(0, end, SECTOR_SIZE)
-    )
+    last = end - 1
+    if not bytes(segment.copy(last, SECTOR_SIZE - last % SECTOR_SIZE)).strip(b"\0"):
+        return True
+    properties = head.properties
+    sector_ends = range((len(properties) - end) % SECTOR_SIZE, len(properties), SECTOR_SIZE)
+    return any(properties.endswith(_LOST_PART, 0, at) for at in sector_ends)
