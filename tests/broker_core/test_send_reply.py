@@ -54,6 +54,17 @@ def test_the_answer_to_a_batch_names_all_places(kind: int, region: str, host: by
     assert frame == encode_command(answer)
 
 
+@pytest.mark.parametrize("size", range(256))
+def test_an_answer_with_a_compact_header_is_made_for_names_of_any_length(size: int) -> None:
+    """A length in the header may have any byte, also that of a digit."""
+    send_reply = SendReply(b"\x7f\0\0\1", 10_911, "r" * size, trace_on=True)
+    command = Command(code=310, opaque=-2, serialize_type=ROCKETMQ)
+    frame = send_reply.encode(command, 3, AppendResult(0xABC, 9, 0xBCD))
+    answer = reply(command, ext={**send_reply.ext, "msgId": f"7F00000100002A9F{0xABC:016X}"})
+    answer.ext_fields |= {"queueId": "3", "queueOffset": "9"}
+    assert frame == encode_command(answer)
+
+
 def test_a_send_in_a_region_with_a_number_is_answered_as_stored() -> None:
     world = BrokerWorld(regionId="eu-west-11")
     world.create_topic()

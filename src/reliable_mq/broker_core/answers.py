@@ -7,7 +7,7 @@ that wait for the records of one turn wait together: these records become durabl
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, repeat
+from itertools import groupby, pairwise, repeat
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
@@ -231,20 +231,25 @@ class SendReply:
         return template % (_I32.pack(opaque), offset, queue, number)
 
     def _cut_compact(self, queue_size: int, number_size: int) -> bytes:
-        """Return, and keep, the template of replies whose numbers have so many digits."""
-        texts = "\x1c" * 16, "\x1d" * queue_size, "\x1e" * number_size
-        for opaque in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
+        """Return, and keep, the template of replies whose numbers have so many digits.
+
+        Two replies with other numbers differ in these only.
+        """
+
+        def sample(digit: str, opaque: int) -> bytes:
             command = Command(code=0, opaque=opaque, serialize_type=ROCKETMQ)
-            ext = {**self.ext, "msgId": self._host + texts[0]}
-            ext |= {"queueId": texts[1], "queueOffset": texts[2]}
-            template = encode_command(reply(command, ext=ext)).replace(b"%", b"%%")
-            marks = [_I32.pack(opaque), *(text.encode() for text in texts)]
-            if all(template.count(mark) == 1 for mark in marks):
-                for mark, form in zip(marks, (b"%b", b"%016X", b"%b", b"%b"), strict=True):
-                    template = template.replace(mark, form)
-                self._compact_templates[queue_size, number_size] = template
-                return template
-        raise InvariantBroken("every mark occurs in the names of the broker")
+            ext = {**self.ext, "msgId": self._host + digit * 16}
+            ext |= {"queueId": digit * queue_size, "queueOffset": digit * number_size}
+            return encode_command(reply(command, ext=ext))
+
+        forms = iter((b"%b", b"%016X", b"%b", b"%b"))
+        pairs = zip(sample("0", 0), sample("1", -1), strict=True)
+        template = b"".join(
+            next(forms) if is_number else bytes(one for one, _ in same).replace(b"%", b"%%")
+            for is_number, same in groupby(pairs, lambda pair: pair[0] != pair[1])
+        )
+        self._compact_templates[queue_size, number_size] = template
+        return template
 
     def encode_half(
         self, command: Command, queue_id: int, place: AppendResult, transaction_id: str
