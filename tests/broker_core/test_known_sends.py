@@ -127,8 +127,8 @@ def alike(count: int, kind: int = JSON, **changes: Any) -> list[bytes]:
         send_frame(
             100 + n,
             kind=kind,
-            body=b"%d" % n * 50,
             **{
+                "body": b"%d" % n * 50,
                 "e": str(n % 10),
                 "g": str(START_MS + n),
                 "i": properties.format(key=f"{KEY}{n % 16:X}"),
@@ -158,9 +158,22 @@ BURSTS = st.builds(
     st.sampled_from((JSON, ROCKETMQ)),
     st.just({}) | st.sampled_from(ODD),
 )
+
+
+def changed(burst: list[bytes], which: int, at: int, byte: int) -> list[bytes]:
+    """Return sends of which one has another byte somewhere before its body."""
+    which %= len(burst)
+    of = burst[which]
+    at %= 8 + int.from_bytes(of[5:8], "big")
+    other = of[:at] + bytes((byte,)) + of[at + 1 :]
+    return [*burst[:which], other, *burst[which + 1 :]]
+
+
+SPOILT_BURSTS = st.builds(changed, BURSTS, st.integers(0), st.integers(0), st.integers(0, 255))
+LONG_BURSTS = st.integers(13, 50).map(lambda count: alike(count, body=b"x"))
 STEPS = st.one_of(
     st.tuples(st.just("read"), st.integers(1, 2), st.lists(frames(), min_size=1, max_size=12)),
-    st.tuples(st.just("read"), st.just(1), BURSTS),
+    st.tuples(st.just("read"), st.just(1), BURSTS | LONG_BURSTS | SPOILT_BURSTS),
     st.tuples(
         st.just("read"),
         st.just(1),
