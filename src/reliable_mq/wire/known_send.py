@@ -185,9 +185,6 @@ class SendShape:
     def one(self, data: bytes, at: int, end: int, before: object) -> KnownSends | None:
         """Return the sends to which a frame belongs; None: its header is not of this shape.
 
-        A place must hold what the general decoder reads as it stands: a number without needless
-        zeros, or letters and digits.
-
         Args:
             data: bytes with the frame, whose header has the size and the form of the shape.
             at: where the frame begins.
@@ -215,14 +212,7 @@ class SendShape:
         return KnownSends(code=_SEND, shape=self, values=[values], columns=(), bodies=[body])
 
     def many(self, data: bytes, at: int, size: int, count: int) -> KnownSends | None:
-        """Return the sends in frames of one size; None: not all headers are of this shape.
-
-        Args:
-            data: bytes with the frames.
-            at: where the first one begins.
-            size: of each.
-            count: how many follow each other.
-        """
+        """Return the sends in `count` frames of one size; None: not all are of this shape."""
         unpack = _whole(f"{HEAD_SIZE}s{self._parts}{size - HEAD_SIZE - self.size}s")
         frames = unpack(memoryview(data)[at : at + size * count])
         heads, *columns, bodies = zip(*frames, strict=True)
@@ -242,13 +232,8 @@ class SendShape:
     ) -> bool:
         """Whether the general decoder reads what is at the places as it stands there.
 
-        Args:
-            numbers: all digits; they make numbers without needless zeros.
-            keys: all unique keys, of letters and digits.
-            signed: all signatures.
-            queue: the least one, as the next ones.
-            time: of birth.
-            opaque: any four bytes are one in the compact form.
+        That is numbers without needless zeros, or letters and digits. Receives all digits, keys and
+        signatures of some sends, and the least queue, time and opaque of them.
         """
         return (
             numbers.isdigit()
