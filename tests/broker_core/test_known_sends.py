@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker_core.broker_world import START_MS, TOPIC
-from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, send_frame
+from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, columns_from, send_frame
 
 from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.wire.codes import RequestCode
@@ -199,7 +198,7 @@ def test_any_history_leaves_the_same_bytes_whether_sends_are_recognised_or_not(
     steps: list[tuple[str, int, list[bytes]]], few: int
 ) -> None:
     """What is compared: log, queues, answers, statistics, tables."""
-    with patch.object(known_sends, "FEW", few):
+    with columns_from(few):
         play(steps)
 
 
@@ -217,7 +216,7 @@ def test_a_change_counts_for_the_next_send_of_a_known_shape(change: int, few: in
         ("time", 300, []),
         ("read", 1, alike(12)),
     ]
-    with patch.object(known_sends, "FEW", few):
+    with columns_from(few):
         play(story)
 
 
@@ -238,7 +237,7 @@ def test_a_shape_of_every_kind_leaves_the_same_bytes(
         *(("read", 1, [each]) for each in mixed[:4]),
         ("read", 1, [*mixed, *alike(3, 1 - kind)]),
     ]
-    with patch.object(known_sends, "FEW", few):
+    with columns_from(few):
         play(story)
 
 

@@ -30,7 +30,7 @@ _HEADER_LENGTH_MASK = 0x00FFFFFF
 
 LENGTH_MIN = 4  # no header, no body
 TOGETHER_MAX = 32  # frames that one thing stands for: a turn of a connection ends between two
-_ALIKE_MIN = 4  # fewer are looked at one by one
+ALIKE_MIN = 4  # fewer are looked at one by one
 LENGTH_MAX = FRAME_SIZE_MAX - _LENGTH.size
 
 
@@ -216,7 +216,7 @@ def _count_alike(data: bytes, at: int, size: int, left: int) -> int:
     """Return how many frames from `at` on may have its size and header info; 0: too few have."""
     count = min((len(data) - at) // size, left, TOGETHER_MAX)
     is_last_alike = data.startswith(data[at : at + HEAD_SIZE], at + size * (count - 1))
-    return count if count >= _ALIKE_MIN and is_last_alike else 0
+    return count if count >= ALIKE_MIN and is_last_alike else 0
 
 
 def _check_length(length: int) -> None:
