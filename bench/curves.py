@@ -102,6 +102,7 @@ def of_places(directory: Path, topics: int, queues: int, seconds: float) -> Iter
         pulls = [pull(*places[number % len(places)], maxMsgNums=1) for number in range(SENDS // 4)]
         caller.ask(pulls[:WARM])
         yield "a pull of one message", broker.cost(caller, pulls), "us"
+        broker.settle()  # the figures of the pulls are counted later
         commits = [commit(*places[number % len(places)]) for number in range(SENDS)]
         yield "a commit, with all that is put off", broker.whole_cost(caller, commits, rest), "us"
         yield "resident", broker.resident(), "MiB"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 from tests.broker_core.broker_world import START_MS, TOPIC
 from tests.broker_core.test_known_sends import KEYS, PROPERTIES
-from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, send_command
+from tests.broker_core.two_sides import KEY, LONG, NARROW, QUEUES, Side, columns_from, send_command
 
-from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import decode_command, encode_command, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
@@ -269,7 +267,7 @@ def play(steps: Story, properties: Mapping[str, str]) -> SignedSide:
 def test_any_history_leaves_the_same_bytes_whether_signed_sends_are_recognised_or_not(
     steps: list[tuple[str, int, list[bytes]]], properties: dict[str, str], few: int
 ) -> None:
-    with patch.object(known_sends, "FEW", few):
+    with columns_from(few):
         play(steps, properties)
 
 

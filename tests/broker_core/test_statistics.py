@@ -12,7 +12,8 @@ from tests.broker_core.broker_world import (
 from tests.broker_core.cleaning import begin_cleaning
 
 from reliable_mq.broker_core.statistics import WINDOWS, Statistics, StatsItem
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.batch_body import BatchItem, encode_batch

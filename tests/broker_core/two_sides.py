@@ -1,14 +1,16 @@
 """Two brokers get the same bytes: one knows short ways, the other one takes the general ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, connection
 
 from reliable_mq.broker_core.answers import Answer
-from reliable_mq.broker_core.requests import send
+from reliable_mq.broker_core.requests import known_sends, send
 from reliable_mq.errors import FrameError
+from reliable_mq.wire import frame as frame_reading
 from reliable_mq.wire.batch_body import decode_alike
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request, encode_command, request
@@ -109,6 +111,13 @@ class Side:
             "log": (state.store.log.end, state.store.appender.last_time_ms),
             "refused": state.quotas.refusals(),
         }
+
+
+@contextmanager
+def columns_from(count: int) -> Iterator[None]:
+    """Have so many sends read and stored as columns."""
+    with patch.object(known_sends, "FEW", count), patch.object(frame_reading, "ALIKE_MIN", count):
+        yield
 
 
 def send_command(

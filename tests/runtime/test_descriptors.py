@@ -20,6 +20,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.runtime.descriptors import (
     Descriptor,
     Descriptors,
+    files_max,
     is_last,
 )
 from reliable_mq.runtime.disk_file import descriptor_of
@@ -40,6 +41,11 @@ def disk_of(folder: Path, most: int) -> Iterator[tuple[FileDisk, Descriptors]]:
         yield disk, files
     finally:
         disk.close()
+
+
+def test_many_descriptors_are_mostly_for_files_and_few_ones_for_connections() -> None:
+    limits = (64, 256, 1_024, 9_000, 10_000, 20_000, 65_536, 1_000_000)
+    assert list(map(files_max, limits)) == [16, 32, 128, 1_125, 1_808, 11_808, 16_384, 16_384]
 
 
 def open_descriptors() -> int:

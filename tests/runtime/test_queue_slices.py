@@ -12,7 +12,8 @@ import pytest
 from tests.runtime.test_broker_server import Watch, serving
 from tests.waiting import eventually
 
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores, flood_pace

@@ -17,6 +17,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.runtime.connection_roles import Decode
+from reliable_mq.wire import frame as frame_reading
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import Frame, FrameReader
@@ -65,8 +66,8 @@ class Link:
 
     def read(self, core: BrokerCore, data: bytes) -> Iterator[tuple[list[Command], Command]]:
         """Yield what the broker receives: each request with all its fields, and as it is given."""
-        # Sends come one by one. Those of half of the links are stored as columns all the same.
-        known_sends.FEW = 1 if self.connection.id % 2 else 4
+        # Sends come one by one. Those of half of the links are read and stored as columns, too.
+        known_sends.FEW = frame_reading.ALIKE_MIN = 1 if self.connection.id % 2 else 4
         if self._reader is None:
             known, self._decode = core.decoder(self.connection.host)
             self._reader = FrameReader(sys.maxsize, known)

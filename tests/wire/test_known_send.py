@@ -81,9 +81,7 @@ def test_a_send_that_differs_only_in_its_five_places_is_read_as_the_general_deco
     assert isinstance(sends, KnownSends)
     assert list(sends.frames()) == [frame, frame]
     command, fields = decode_command(frame), (queue, time, key.encode(), opaque)
-    assert sends.shape.fields(sends.values[0]) == fields
-    columns = sends.shape.columns(sends.values)
-    assert tuple(zip(*columns, strict=True)) == (fields, fields)
+    assert sends.shape.fields(sends.rows()[0]) == fields
     header = sends.shape.header_with(queue, time, key.encode())
     read = {name: command.ext_fields[name] for name in header.to_ext()}
     assert (header.to_ext(), sends.shape.flag) == (read, command.flag)
@@ -158,9 +156,53 @@ def test_no_more_sends_stand_together_than_a_turn_should_handle() -> None:
     """The turn of a connection ends between two commands."""
     peer = Peer()
     peer.feed(frame_of())
-    commands = peer.feed(*[frame_of()] * 35)
-    sizes = [len(each.bodies) for each in commands if isinstance(each, KnownSends)]
-    assert sizes == [16, 16, 3]
+    frames = [frame_of()] * 70, [frame_of(body=b"x" * (n % 2)) for n in range(70)]
+    for of_one_size_or_two in frames:
+        commands = peer.feed(*of_one_size_or_two)
+        sizes = [len(each.bodies) for each in commands if isinstance(each, KnownSends)]
+        assert sizes == [32, 32, 6]
+
+
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("sizes", [(9,) * 16, (9, 8) * 8, (9,) * 5 + (8,) * 11])
+def test_sends_of_one_size_and_of_many_sizes_are_read_alike(
+    kind: int, sizes: tuple[int, ...]
+) -> None:
+    peer = Peer()
+    peer.feed(frame_of(kind))
+    frames = [frame_of(kind, n % 10, b"x" * size, e=str(n % 9)) for n, size in enumerate(sizes)]
+    found = [each for each in peer.feed(*frames) if isinstance(each, KnownSends)]
+    assert [each for sends in found for each in sends.frames()] == frames
+    for sends in found:
+        rows, columns = sends.rows(), sends.by_place()
+        assert list(zip(*rows, strict=True)) == list(columns)
+        assert [sends.shape.fields(row)[3] for row in rows] == [
+            decode_command(each).opaque for each in sends.frames()
+        ]
+
+
+@pytest.mark.parametrize("spoilt", range(9))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"h":"0"', b'"h":"1"'),
+        (b'"e":"3"', b'"e":"x"'),
+        (b'"g":"1', b'"g":"0'),
+        (b"0123456789ABCDEF", b"0123456789ABCD\\t"),
+        (b'"opaque":7', b'"opaque": '),
+    ],
+)
+def test_one_of_many_that_only_looks_alike_stands_for_itself(
+    old: bytes, new: bytes, spoilt: int
+) -> None:
+    peer = Peer()
+    peer.feed(frame_of())
+    frames = [frame_of(body=b"%d" % n) for n in range(9)]
+    frames[spoilt] = with_header(frames[spoilt], old, new)
+    cut = peer.reader.feed(b"".join(map(bytes_of, frames)))
+    assert [each for each in cut if isinstance(each, Frame)] == [frames[spoilt]]
+    sizes = [len(each.bodies) for each in cut if isinstance(each, KnownSends)]
+    assert sizes == [size for size in (spoilt, 8 - spoilt) if size]
 
 
 def test_what_a_connection_can_make_a_broker_remember_is_limited() -> None:

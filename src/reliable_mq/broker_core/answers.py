@@ -7,7 +7,7 @@ that wait for the records of one turn wait together: these records become durabl
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, repeat
+from itertools import groupby, pairwise, repeat
 
 from reliable_mq.broker_core.store.appender import AppendResult
 from reliable_mq.errors import InvariantBroken
@@ -23,6 +23,7 @@ Answer = tuple[int, AnyFrame]
 """A connection's id, and a whole frame."""
 _I32 = struct.Struct(">i")
 _FORMS = (b"%016X", b"%d", b"%d", b"%d")  # log offset, queue id, queue offset, opaque
+_TEXT_FORMS = (b"%016X", b"%b", b"%d", b"%b")  # queue id and opaque as they stand in a frame
 _Numbers = tuple[int, int, int, int]  # in the order of the forms
 _FIRST_MARK = 1_000_000_000  # all marks have the number of digits of the largest opaque
 
@@ -132,7 +133,8 @@ class SendReply:
     def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
         self._host = encode_offset_message_id(ip, port, 0)[:-16]
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
-        self._template = self._cut_template()
+        self._template = self._cut_template(_FORMS)
+        self._text_template = self._cut_template(_TEXT_FORMS)
         self._batch_template = b"%b".join(self._template.rsplit(_FORMS[0], 1))
         self._compact_templates: dict[tuple[int, int], bytes] = {}
         shortest, longest = self._template % ((0,) * 4), self._template % ((-I64_MAX,) * 4)
@@ -141,21 +143,21 @@ class SendReply:
             length: encode_head(JSON, length) for length in range(len(shortest), len(longest) + 1)
         }
 
-    def _cut_template(self) -> bytes:
+    def _cut_template(self, forms: Sequence[bytes]) -> bytes:
         """Return the reply with a format specifier in place of each of its four numbers.
 
         The numbers are found by marks that occur nowhere else in the reply. The names and the
         address of the broker may contain some marks, so several are tried.
         """
-        for first in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
-            marks = range(first, first + len(_FORMS))
+        for first in range(_FIRST_MARK, I32_MAX, len(forms)):
+            marks = range(first, first + len(forms))
             log_offset, queue_id, queue_offset, opaque = marks
             command = Command(code=0, opaque=opaque)
             sample = self._reply(command, f"{self._host}{log_offset}", queue_id, queue_offset)
             template = encode_command(sample)[8:].replace(b"%", b"%%")
             texts = [b"%d" % mark for mark in marks]
             if all(template.find(text) == template.rfind(text) >= 0 for text in texts):
-                for text, form in zip(texts, _FORMS, strict=True):
+                for text, form in zip(texts, forms, strict=True):
                     template = template.replace(text, form)
                 return template
         raise InvariantBroken("every mark occurs in the names of the broker")
@@ -206,46 +208,59 @@ class SendReply:
         if serialize_type == JSON:
             header = self._template % numbers
             return self._heads[len(header)] + header
-        return self._compact(numbers)
+        offset, queue_id, queue_offset, opaque = numbers
+        return self._compact(offset, b"%d" % queue_id, queue_offset, _I32.pack(opaque))
 
     def encode_many(
         self,
         serialize_type: int,
-        opaques: Sequence[int],
-        queue_ids: Sequence[int],
         offsets: Sequence[int],
+        queues: Sequence[bytes],
         queue_offsets: Sequence[int],
+        opaques: Sequence[bytes],
     ) -> Iterable[bytes]:
-        """Return `encode_plain` of many sends, which come in columns."""
-        numbers = zip(offsets, queue_ids, queue_offsets, opaques, strict=True)
-        if serialize_type == JSON:
-            headers = list(map(self._template.__mod__, numbers))
-            return map(bytes.__add__, map(self._heads.__getitem__, map(len, headers)), headers)
-        return map(self._compact, numbers)
+        """Return `encode_plain` of many sends, which come in columns.
 
-    def _compact(self, numbers: _Numbers) -> bytes:
+        Queues and opaques are as they stand in the frames of the sends, each column of one length.
+        """
+        if serialize_type != JSON:
+            return map(self._compact, offsets, queues, queue_offsets, opaques)
+        template = self._text_template
+        numbers = zip(offsets, queues, queue_offsets, opaques, strict=True)
+        least, most = min(queue_offsets), max(queue_offsets)
+        if len(b"%d" % least) == len(b"%d" % most):  # then all answers have one length
+            size = len(template % (0, queues[0], least, opaques[0]))
+            return map((self._heads[size].replace(b"%", b"%%") + template).__mod__, numbers)
+        headers = list(map(template.__mod__, numbers))
+        return map(bytes.__add__, map(self._heads.__getitem__, map(len, headers)), headers)
+
+    def _compact(self, offset: int, queue: bytes, queue_offset: int, opaque: bytes) -> bytes:
         """Return the reply with a ROCKETMQ header; it has a template for each number of digits."""
-        offset, queue_id, queue_offset, opaque = numbers
-        queue, number = b"%d" % queue_id, b"%d" % queue_offset
+        number = b"%d" % queue_offset
         sizes = len(queue), len(number)
         template = self._compact_templates.get(sizes) or self._cut_compact(*sizes)
-        return template % (_I32.pack(opaque), offset, queue, number)
+        return template % (opaque, offset, queue, number)
 
     def _cut_compact(self, queue_size: int, number_size: int) -> bytes:
-        """Return, and keep, the template of replies whose numbers have so many digits."""
-        texts = "\x1c" * 16, "\x1d" * queue_size, "\x1e" * number_size
-        for opaque in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
+        """Return, and keep, the template of replies whose numbers have so many digits.
+
+        Two replies with other numbers differ in these only.
+        """
+
+        def sample(digit: str, opaque: int) -> bytes:
             command = Command(code=0, opaque=opaque, serialize_type=ROCKETMQ)
-            ext = {**self.ext, "msgId": self._host + texts[0]}
-            ext |= {"queueId": texts[1], "queueOffset": texts[2]}
-            template = encode_command(reply(command, ext=ext)).replace(b"%", b"%%")
-            marks = [_I32.pack(opaque), *(text.encode() for text in texts)]
-            if all(template.count(mark) == 1 for mark in marks):
-                for mark, form in zip(marks, (b"%b", b"%016X", b"%b", b"%b"), strict=True):
-                    template = template.replace(mark, form)
-                self._compact_templates[queue_size, number_size] = template
-                return template
-        raise InvariantBroken("every mark occurs in the names of the broker")
+            ext = {**self.ext, "msgId": self._host + digit * 16}
+            ext |= {"queueId": digit * queue_size, "queueOffset": digit * number_size}
+            return encode_command(reply(command, ext=ext))
+
+        forms = iter((b"%b", b"%016X", b"%b", b"%b"))
+        pairs = zip(sample("0", 0), sample("1", -1), strict=True)
+        template = b"".join(
+            next(forms) if is_number else bytes(one for one, _ in same).replace(b"%", b"%%")
+            for is_number, same in groupby(pairs, lambda pair: pair[0] != pair[1])
+        )
+        self._compact_templates[queue_size, number_size] = template
+        return template
 
     def encode_half(
         self, command: Command, queue_id: int, place: AppendResult, transaction_id: str

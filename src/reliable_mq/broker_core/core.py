@@ -54,9 +54,9 @@ from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.commit_log import LogBatch
-from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import ABORT_PATH, MessageStore
 from reliable_mq.broker_core.store.progress import load_progress

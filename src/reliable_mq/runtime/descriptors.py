@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 
 _FILES_MIN = 16
 _FILES_MAX = 16_384
-_SHARE = 8  # files get this share of the descriptors; a mapped file takes two
+_SHARE = 8  # files get this share of the descriptors at least; a mapped file takes two
+_OTHERS_MAX = 8_192  # descriptors that are left for others, mostly connections
 _AT_ONCE = 16  # files to close when the process has no descriptor left
 _RESERVED_MAX = 64  # descriptors reserved for files: connections do not use them
 _RESERVED_SHARE = 16  # the reserve is at most this share of all
@@ -55,12 +56,11 @@ class Descriptors:
     """The open files of a store. Safe for use by several threads.
 
     Args:
-        most: how many files may be open at the same time; None: a share of the process's limit.
+        most: how many files may be open at the same time; None: as the process's limit allows.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        share = descriptors_max() // _SHARE
-        self._most = min(max(share, _FILES_MIN), _FILES_MAX) if most is None else most
+        self._most = files_max(descriptors_max()) if most is None else most
         self._files: OrderedDict[Pooled, None] = OrderedDict()  # least recently opened first
         self._lock = Lock()
         self.new_file_rights = 0o600
@@ -124,6 +124,12 @@ class Descriptors:
             else:
                 file.let_go()
                 count -= 1
+
+
+def files_max(descriptors: int) -> int:
+    """Return how many files of a store may be open in a process with so many descriptors."""
+    share = max(descriptors // _SHARE, descriptors - _OTHERS_MAX)
+    return min(max(share, _FILES_MIN), _FILES_MAX)
 
 
 def descriptors_max() -> int:

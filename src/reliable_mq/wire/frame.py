@@ -11,9 +11,9 @@ Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Generic, Never, TypeVar, overload
+from typing import Generic, Never, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -29,6 +29,8 @@ HEAD_SIZE = _LENGTH_AND_HEADER_INFO.size
 _HEADER_LENGTH_MASK = 0x00FFFFFF
 
 LENGTH_MIN = 4  # no header, no body
+TOGETHER_MAX = 32  # frames that one thing stands for: a turn of a connection ends between two
+ALIKE_MIN = 4  # fewer are looked at one by one
 LENGTH_MAX = FRAME_SIZE_MAX - _LENGTH.size
 
 
@@ -46,13 +48,23 @@ def header_info(frame: Frame) -> int:
 
 
 T = TypeVar("T")
-Recognise = Callable[[bytes, int, int, int, T | Frame | None], T | None]
-"""Returns what stands for a frame; None: the frame itself.
 
-It receives the bytes that came, where in them the header begins and ends, where the frame ends, and
-what stands for the frame before. If that now stands for this frame, too, it is returned again.
-"""
-Known = Mapping[int, Recognise[T]]
+
+class Recogniser(Protocol[T]):
+    """Finds what stands for frames of one header info; see `FrameReader`."""
+
+    def one(self, data: bytes, at: int, end: int, before: T | Frame | None) -> T | None:
+        """Return what stands for the frame from `at` to `end`; None: the frame itself.
+
+        `before` stands for the frame before. If it now stands for this frame, too, it is returned
+        again.
+        """
+
+    def many(self, data: bytes, at: int, size: int, count: int) -> T | None:
+        """Return what stands for all of `count` frames of one size from `at` on; None: nothing."""
+
+
+Known = Mapping[int, Recogniser[T]]
 """What recognises frames, by their header info; it may change between two frames."""
 
 
@@ -130,12 +142,12 @@ class FrameReader(Generic[T]):
         if self._kept or self.uncut or not HEAD_SIZE <= size <= FRAME_SIZE_MAX:
             return None
         length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data)
-        recognise = self._known.get(header_info)
+        recogniser = self._known.get(header_info)
         body_at = HEAD_SIZE + (header_info & _HEADER_LENGTH_MASK)
-        if recognise is None or length + _LENGTH.size != size or body_at > size:
+        if recogniser is None or length + _LENGTH.size != size or body_at > size:
             return None
         self.count = 1
-        return recognise(data, HEAD_SIZE, body_at, size, None)
+        return recogniser.one(data, 0, size, None)
 
     def cut_more(self) -> list[Frame | T]:
         """Return the next frames of the uncut bytes.
@@ -150,6 +162,7 @@ class FrameReader(Generic[T]):
         frames: list[Frame | T] = []
         last: Frame | T | None = None
         available, known, left = len(data), self._known, self._frames_max
+        looked_to = 0  # frames before it are looked at one by one
         while available - at >= HEAD_SIZE:
             if not left:
                 self.uncut, self._uncut_at = data, at
@@ -169,8 +182,16 @@ class FrameReader(Generic[T]):
             if end > available:
                 self._wanted = end - at
                 break
-            recognise = known.get(header_info)
-            made = recognise and recognise(data, header_at, body_at, end, last)
+            recogniser = known.get(header_info)
+            if recogniser is not None and at >= looked_to:
+                count = _count_alike(data, at, end - at, left)
+                looked_to = at + count * (end - at)
+                many = recogniser.many(data, at, end - at, count) if count else None
+                if many is not None:
+                    frames.append(many)
+                    last, left, at = None, left - count, looked_to
+                    continue
+            made = None if recogniser is None else recogniser.one(data, at, end, last)
             if made is None:
                 last = Frame(header_info >> 24, data[header_at:body_at], data[body_at:end])
                 frames.append(last)
@@ -189,6 +210,13 @@ class FrameReader(Generic[T]):
             self.kept_size = available - at
         self.count = self._frames_max - left
         return frames
+
+
+def _count_alike(data: bytes, at: int, size: int, left: int) -> int:
+    """Return how many frames from `at` on may have its size and header info; 0: too few have."""
+    count = min((len(data) - at) // size, left, TOGETHER_MAX)
+    is_last_alike = data.startswith(data[at : at + HEAD_SIZE], at + size * (count - 1))
+    return count if count >= ALIKE_MIN and is_last_alike else 0
 
 
 def _check_length(length: int) -> None:

@@ -12,15 +12,23 @@ Rule 2: what a connection lets this side remember is limited in size and in numb
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
-from typing import NamedTuple
 
 import msgspec
 
 from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, decode_request
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, Recognise, header_info
+from reliable_mq.wire.frame import (
+    HEAD_SIZE,
+    JSON,
+    ROCKETMQ,
+    TOGETHER_MAX,
+    Frame,
+    encode_frame,
+    header_info,
+)
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
 from reliable_mq.wire.request_signature import RequestSigner
@@ -28,7 +36,6 @@ from reliable_mq.wire.send_signature import LETTERS, SendSignature, signature_in
 
 _SHAPES_MAX = 8  # of a connection: one for each number of digits of queue and opaque
 _HEADER_SIZE_MAX = 512  # bytes; the shapes of a connection have 22 KB at most
-_TOGETHER_MAX = 16  # sends of one command: the turn of a connection ends between two commands
 _LEARNT_AT_ONCE = 32
 _LEARNT_OF = 256  # later one in so many: the sends of a client may have nothing in common
 
@@ -66,15 +73,7 @@ _OTHER_BYTES = bytes(byte ^ 0x55 for byte in range(256))
 _PLACES = 4  # that of a signature comes after them
 
 _Places = list[tuple[int, int]]
-
-
-class SendColumns(NamedTuple):
-    """What differs between sends of one shape, a column for each place."""
-
-    queue_ids: list[int]
-    born_times_ms: list[int]
-    keys: Sequence[bytes]
-    opaques: list[int]
+_Values = tuple[bytes, ...]
 
 
 class KnownSends(Command, gc=False, kw_only=True):
@@ -83,16 +82,26 @@ class KnownSends(Command, gc=False, kw_only=True):
     Attributes:
         shape: what they have in common.
         values: what the header of each is made of.
+        columns: the same, a column for each value. Only one of both is given.
         bodies: of each.
     """
 
     shape: "SendShape"
-    values: list[tuple[bytes, ...]]
-    bodies: list[bytes]
+    values: list[_Values]
+    columns: Sequence[_Values]
+    bodies: Sequence[bytes]
+
+    def rows(self) -> Sequence[_Values]:
+        """Return `values`."""
+        return self.values or list(zip(*self.columns, strict=True))
+
+    def by_place(self) -> Sequence[_Values]:
+        """Return `columns`."""
+        return self.columns or list(zip(*self.values, strict=True))
 
     def frames(self) -> Iterator[Frame]:
         """Yield the frames that came."""
-        for values, body in zip(self.values, self.bodies, strict=True):
+        for values, body in zip(self.rows(), self.bodies, strict=True):
             yield Frame(self.shape.serialize_type, b"".join(values), body)
 
     def in_general(self, decode: Callable[[Frame], Command]) -> list[Command]:
@@ -105,9 +114,9 @@ class KnownSends(Command, gc=False, kw_only=True):
         if signature is None:
             return False
         if len(self.bodies) == 1:
-            (values,), (body,) = self.values, self.bodies
+            (values,), (body,) = self.rows(), self.bodies
             return signature.is_right(signer, values[signature.at], pick(values), body)
-        columns = list(zip(*self.values, strict=True))
+        columns = self.by_place()
         return signature.are_right(signer, columns[signature.at], pick(columns), self.bodies)
 
 
@@ -132,6 +141,7 @@ class SendShape:
         "_is_json",
         "_least_opaque",
         "_least_queue",
+        "_parts",
         "_unpack",
         "flag",
         "form",
@@ -153,15 +163,16 @@ class SendShape:
         # Constants stand before, between and behind the places.
         numbers = [2 * sorted(places).index(place) + 1 for place in places]
         self.pick = itemgetter(*numbers[:_PLACES])
-        places_and_constants = struct.Struct("".join(f"{size}s" for size in sizes[:-1]))
-        self.size, self._unpack = places_and_constants.size, places_and_constants.unpack_from
+        self._parts = "".join(f"{size}s" for size in sizes[:-1])
+        parts = struct.Struct(self._parts)
+        self.size, self._unpack = parts.size, parts.unpack_from
         values = self._unpack(frame.header)
         self._constants = values[::2]
         self.serialize_type = frame.serialize_type
         self._is_json = frame.serialize_type == JSON
         queue, _time, _key, opaque = self.pick(values)
         self._least_queue = _least(queue)
-        self._least_opaque = _least(opaque)  # of JSON; it has four bytes in the other form
+        self._least_opaque = _least(opaque) if self._is_json else b""
         self.header, self.flag = SendMessageHeaderV2.decode(command.ext_fields), command.flag
         before, name, behind = (self.header.properties or "").partition(_KEY_BEGIN)
         self.properties = before + name, behind[behind.find(_KEY_END) :]
@@ -171,72 +182,80 @@ class SendShape:
             else None
         )
 
-    def take(
-        self,
-        data: bytes,
-        header_at: int,
-        body_at: int,
-        end: int,
-        before: object,
-    ) -> KnownSends | None:
+    def one(self, data: bytes, at: int, end: int, before: object) -> KnownSends | None:
         """Return the sends to which a frame belongs; None: its header is not of this shape.
-
-        A place must hold what the general decoder reads as it stands: a number without needless
-        zeros, or letters and digits.
 
         Args:
             data: bytes with the frame, whose header has the size and the form of the shape.
-            header_at: where the header begins.
-            body_at: where the body begins.
-            end: where the frame ends.
+            at: where the frame begins.
+            end: where it ends.
             before: what stands for the frame before; it is continued if it has this shape.
         """
-        values = self._unpack(data, header_at)
+        values = self._unpack(data, at + HEAD_SIZE)
         if values[::2] != self._constants:
             return None
         queue, time, key, opaque = self.pick(values)
-        if self._is_json:
-            numbers = queue + time + opaque
-            is_written_so = numbers.isdigit() and opaque >= self._least_opaque
-        else:  # any four bytes are an opaque
-            is_written_so = (queue + time).isdigit()
-        is_written_so = is_written_so and queue >= self._least_queue and time >= _FIRST_TIME
-        if not (is_written_so and key.isalnum()):
+        numbers = queue + time + opaque if self._is_json else queue + time
+        signed = values[self.signature.at] if self.signature is not None else b""
+        if not self._are_written_so(numbers, key, signed, queue, time, opaque):
             return None
-        signature = self.signature
-        if signature is not None and values[signature.at].translate(None, LETTERS):
-            return None
+        body = data[at + HEAD_SIZE + self.size : end]
         if (
             isinstance(before, KnownSends)
             and before.shape is self
-            and len(before.bodies) < _TOGETHER_MAX
+            and isinstance(before.bodies, list)
+            and len(before.bodies) < TOGETHER_MAX
         ):
             before.values.append(values)
-            before.bodies.append(data[body_at:end])
+            before.bodies.append(body)
             return before
-        return KnownSends(code=_SEND, shape=self, values=[values], bodies=[data[body_at:end]])
+        return KnownSends(code=_SEND, shape=self, values=[values], columns=(), bodies=[body])
+
+    def many(self, data: bytes, at: int, size: int, count: int) -> KnownSends | None:
+        """Return the sends in `count` frames of one size; None: not all are of this shape."""
+        unpack = _whole(f"{HEAD_SIZE}s{self._parts}{size - HEAD_SIZE - self.size}s")
+        frames = unpack(memoryview(data)[at : at + size * count])
+        heads, *columns, bodies = zip(*frames, strict=True)
+        for known, column in zip((heads[0], *self._constants), (heads, *columns[::2]), strict=True):
+            if column.count(known) < count:
+                return None
+        queues, times, keys, opaques = self.pick(columns)
+        numbers = b"".join(queues + times + opaques if self._is_json else queues + times)
+        signed = b"".join(columns[self.signature.at]) if self.signature is not None else b""
+        least = min(queues), min(times), min(opaques)
+        if not self._are_written_so(numbers, b"".join(keys), signed, *least):
+            return None
+        return KnownSends(code=_SEND, shape=self, values=[], columns=columns, bodies=bodies)
+
+    def _are_written_so(
+        self, numbers: bytes, keys: bytes, signed: bytes, queue: bytes, time: bytes, opaque: bytes
+    ) -> bool:
+        """Whether the general decoder reads what is at the places as it stands there.
+
+        That is numbers without needless zeros, or letters and digits. Receives all digits, keys and
+        signatures of some sends, and the least queue, time and opaque of them.
+        """
+        return (
+            numbers.isdigit()
+            and keys.isalnum()
+            and queue >= self._least_queue
+            and time >= _FIRST_TIME
+            and opaque >= self._least_opaque
+            and not signed.translate(None, LETTERS)
+        )
 
     def sends_of(self, frame: Frame) -> KnownSends:
         """Return the send in a frame of this shape."""
         values = self._unpack(frame.header)
-        return KnownSends(code=_SEND, shape=self, values=[values], bodies=[frame.body])
+        bodies = [frame.body]
+        return KnownSends(code=_SEND, shape=self, values=[values], columns=(), bodies=bodies)
 
-    def fields(self, values: tuple[bytes, ...]) -> tuple[int, int, bytes, int]:
+    def fields(self, values: _Values) -> tuple[int, int, bytes, int]:
         """Return the queue, the time, the unique key and the opaque of a send."""
         queue, time, key, opaque = self.pick(values)
         if self._is_json:
             return int(queue), int(time), key, int(opaque)
         return int(queue), int(time), key, int.from_bytes(opaque, "big", signed=True)
-
-    def columns(self, values: Sequence[tuple[bytes, ...]]) -> SendColumns:
-        """Return `fields` of many sends, as columns."""
-        columns: list[tuple[bytes, ...]] = list(zip(*values, strict=True))
-        queues, times, keys, texts = self.pick(columns)
-        if self._is_json:
-            opaques = list(map(int, texts))
-        else:
-            opaques = list(struct.unpack(f">{len(texts)}i", b"".join(texts)))
-        return SendColumns(list(map(int, queues)), list(map(int, times)), keys, opaques)
 
     def header_with(self, queue_id: int, born_time_ms: int, key: bytes) -> SendMessageHeaderV2:
         """Return the fields of a send of this shape."""
@@ -247,6 +266,12 @@ class SendShape:
             born_timestamp=born_time_ms,
             properties=f"{before}{key.decode()}{after}",
         )
+
+
+@lru_cache(maxsize=64)
+def _whole(form: str) -> Callable[[memoryview], Iterator[tuple[bytes, ...]]]:
+    """Return what takes frames apart that follow each other."""
+    return struct.Struct(form).iter_unpack
 
 
 def _least(digits: bytes) -> bytes:
@@ -296,8 +321,8 @@ def shape_of(frame: Frame) -> SendShape | None:
 
 def _reads_right(shape: SendShape, frame: Frame) -> bool:
     """Whether a shape reads a frame as the general decoder does."""
-    size, command = len(frame.header), decode_command(frame)
-    sends = shape.take(frame.header, 0, size, size, None)
+    command, data = decode_command(frame), encode_frame(frame.serialize_type, frame.header)
+    sends = shape.one(data, 0, len(data), None)
     if sends is None or command.code != _SEND:
         return False
     values, signature = sends.values[0], shape.signature
@@ -319,10 +344,10 @@ class SendShapes:
         decode: the general decoder.
 
     Attributes:
-        known: `SendShape.take` of each shape, for `FrameReader`.
+        known: the shapes, for `FrameReader`.
     """
 
-    __slots__ = ("_decode", "_form_of", "_shapes", "_unknown", "known")
+    __slots__ = ("_decode", "_form_of", "_unknown", "known")
 
     def __init__(
         self,
@@ -330,8 +355,7 @@ class SendShapes:
         decode: Callable[[Frame], Command] = decode_request,
     ) -> None:
         self._form_of, self._decode = form_of, decode
-        self._shapes: dict[int, SendShape] = {}  # by header info: size and form
-        self.known: dict[int, Recognise[Command]] = {}
+        self.known: dict[int, SendShape] = {}  # by header info: size and form
         self._unknown = 0  # sends of no known shape
 
     def invariants(self) -> None:
@@ -340,8 +364,8 @@ class SendShapes:
         Raises:
             InvariantBroken: when there are too many shapes, or one is under another's header info.
         """
-        sizes = {info & 0xFFFFFF: shape.size for info, shape in self._shapes.items()}
-        is_limited = len(self._shapes) <= _SHAPES_MAX and max(sizes, default=0) <= _HEADER_SIZE_MAX
+        sizes = {info & 0xFFFFFF: shape.size for info, shape in self.known.items()}
+        is_limited = len(self.known) <= _SHAPES_MAX and max(sizes, default=0) <= _HEADER_SIZE_MAX
         if not is_limited or any(known != size for known, size in sizes.items()):
             raise InvariantBroken(f"W5: shapes of headers of these sizes: {sizes}")
 
@@ -368,8 +392,6 @@ class SendShapes:
         if form is None:
             return
         shape.form = form
-        if len(self._shapes) >= _SHAPES_MAX:
-            self._shapes.clear()
+        if len(self.known) >= _SHAPES_MAX:
             self.known.clear()
-        self._shapes[header_info(frame)] = shape
-        self.known[header_info(frame)] = shape.take
+        self.known[header_info(frame)] = shape

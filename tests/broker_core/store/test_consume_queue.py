@@ -2,7 +2,8 @@
 
 import pytest
 
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, QueueUnit, pack_unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit, pack_unit
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk
 

@@ -14,7 +14,7 @@ from tests.broker_core.store.store_life import (
 )
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.consume_queue import Arrivals
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import ABORT_PATH, MessageStore
 from reliable_mq.broker_core.store.progress import QueueExtent, StoreProgress, load_progress

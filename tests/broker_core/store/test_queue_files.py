@@ -4,8 +4,9 @@ import errno
 
 import pytest
 
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, QueueUnit, pack_unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit, pack_unit
 from reliable_mq.broker_core.store.deletions import QueueBegin
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
 

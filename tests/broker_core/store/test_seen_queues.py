@@ -14,9 +14,11 @@ from tests.broker_core.store.store_life import (
 )
 
 from reliable_mq.broker_core.store import message_store, recovery
+from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import pack_unit
+from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.broker_core.store.progress import load_progress
+from reliable_mq.broker_core.store.progress import StoreProgress, load_progress
 from reliable_mq.broker_core.store.seen_queues import SeenQueues, seen_queues
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -49,6 +51,10 @@ def seen_in(disk: MemoryDisk) -> SeenQueues:
     note = load_progress(disk)
     assert note is not None
     return seen_queues(disk, store.log, note, QUEUE_FILE_SIZE, store.deletions)
+
+
+def nothing_seen(_disk: Disk, _log: CommitLog, note: StoreProgress, *_: object) -> SeenQueues:
+    return SeenQueues({}, note.queues)
 
 
 def extents(store: MessageStore) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -120,9 +126,24 @@ def test_what_is_seen_is_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> 
         by_note = extents(store)
         store.close()
         with monkeypatch.context() as patched:
-            patched.setattr(message_store, "seen_queues", lambda *_: {})
+            patched.setattr(message_store, "seen_queues", nothing_seen)
             assert extents(life.open()) == by_note
         assert {key for key in by_note if by_note[key][2]} <= set(QUEUES)
+
+
+def test_a_start_leaves_a_note_with_what_was_seen_and_what_has_changed() -> None:
+    disk = closed()
+    before = load_progress(disk)
+    opened(disk).close()
+    after = load_progress(disk)
+    assert before is not None
+    assert after is not None
+    assert after.queues == before.queues
+    disk.place_file(FILE, bytes(QUEUE_FILE_SIZE))  # it is built anew from the log
+    opened(disk).close()
+    again = load_progress(disk)
+    assert again is not None
+    assert again.queues == before.queues
 
 
 def test_a_start_after_a_kill_sees_nothing() -> None:
@@ -160,7 +181,8 @@ def test_a_queue_that_is_not_as_the_note_says_is_not_believed(
     units = bytearray(disk.files()[FILE])
     change(units)
     disk.place_file(FILE, bytes(units))
-    assert len(seen_in(disk)) == MANY - 1
+    seen = seen_in(disk)
+    assert (len(seen.found), list(seen.others)) == (MANY - 1, ["t7"])
     queue = opened(disk).queue("t7", 0)
     assert queue is not None
     assert (queue.first, queue.end) == (0, 2)
@@ -177,7 +199,7 @@ def test_a_queue_of_another_file_size_is_refused_as_before() -> None:
 @pytest.mark.parametrize(("messages", "is_seen"), [(4, True), (5, False), (6, False)])
 def test_a_queue_with_a_full_file_or_several_is_loaded(messages: int, is_seen: bool) -> None:
     disk = closed(3, messages)
-    assert len(seen_in(disk)) == (3 if is_seen else 0)
+    assert len(seen_in(disk).found) == (3 if is_seen else 0)
     assert extents(opened(disk))["t2", 0][1:3] == (0, messages)
 
 

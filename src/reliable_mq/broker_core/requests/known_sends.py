@@ -46,7 +46,7 @@ def _send_few(
     shape, lanes = sends.shape, state.topics.plain_lanes
     form, topic, append = shape.form, shape.header.topic, state.store.appender.append_one
     bodies, count = sends.bodies, 0
-    for values in sends.values:
+    for values in sends.rows():
         body = bodies[count]
         queue_id, born_time_ms, key, opaque = shape.fields(values)
         lane = lanes.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
@@ -69,16 +69,16 @@ def _send_columns(
 ) -> bool:
     """Store all sends together; return False, and do nothing, if they must be looked at alone."""
     shape, bodies = sends.shape, sends.bodies
-    queue_ids, born_times_ms, keys, opaques = shape.columns(sends.values)
+    queues, born_times, keys, opaques = shape.pick(sends.by_place())
     topic, known = shape.header.topic, state.topics.plain_lanes
     lanes: list[Lane] = []
-    for queue_id in queue_ids:
+    for queue_id in map(int, queues):
         lane = known.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
         if lane is None:
             return False
         lanes.append(lane)
     append = state.store.appender.append_known
-    appended = append(lanes, shape.form, bodies, born_times_ms, keys, now_ms)
+    appended = append(lanes, shape.form, bodies, list(map(int, born_times)), keys, now_ms)
     if appended is None:
         return False
     offsets, numbers, end = appended
@@ -87,7 +87,7 @@ def _send_columns(
         state.store.index.notes.add(offsets, end, shape.form, keys, time_ms)
     if not shape.flag & ONE_WAY_FLAG:
         frames = state.send_reply.encode_many(
-            shape.serialize_type, opaques, queue_ids, offsets, numbers
+            shape.serialize_type, offsets, queues, numbers, opaques
         )
         state.answers.all_when_stored(connection.id, end, frames)
     return True

@@ -17,8 +17,8 @@ from reliable_mq.broker_core.dispatch import (
 )
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
-from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
-from reliable_mq.broker_core.store.lanes import Dispatch, Lane, LaneKey
+from reliable_mq.broker_core.store.consume_queue import pack_unit
+from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane, LaneKey
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored

@@ -17,10 +17,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-import msgspec
-
 from reliable_mq.broker_core.store.deletions import FOLDER, QueueBegin
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.progress import SeenExtent
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
@@ -55,19 +54,6 @@ def _places_of(count: int) -> struct.Struct:
     return struct.Struct(">" + "qi8x" * count)
 
 
-class Arrivals(msgspec.Struct):
-    """The units of one queue in one batch of the log, from message `first` on."""
-
-    topic: str
-    queue_id: int
-    first: int
-    units: list[bytes]
-    tags_codes: set[int]
-    last_log_offset: int
-    log_end: int
-    size: int  # bytes of the records
-
-
 class ConsumeQueue:
     """The units of one queue of one topic.
 
@@ -77,8 +63,9 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        *("_counted", "_dirty", "_disk", "_files", "_folder", "_gathered", "_per_file", "begin"),
-        *("end", "first", "last_log_offset", "log_end", "queue_id", "size_put", "topic"),
+        *("_counted", "_dirty", "_disk", "_folder", "_gathered", "_looked_at", "_per_file"),
+        *("_used", "begin", "end", "first", "last_log_offset", "log_end", "queue_id", "size_put"),
+        "topic",
     )
 
     def __init__(
@@ -101,7 +88,8 @@ class ConsumeQueue:
         self.size_put = 0  # bytes of records since the last `take_growth`
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
-        self._files: dict[int, DiskFile] = {}
+        self._used: dict[int, DiskFile] = {}
+        self._looked_at = -1  # the file that a look has shown, before its first use
         self._dirty: set[int] = set()
         self._gathered: list[bytes] = []  # the last units before `end`, not written yet
         self.begin = self.first = self.end = origin.begin
@@ -111,9 +99,17 @@ class ConsumeQueue:
             self._load(origin.stale)
         else:
             self.first, self.end, self.last_log_offset, self.log_end = seen
-            number = self.first // self._per_file
-            self._files[number] = disk.known(self.path_of_file(number), file_size)
+            self._looked_at = self.first // self._per_file
         self._counted = self.end
+
+    @property
+    def _files(self) -> dict[int, DiskFile]:
+        """The files, by their numbers."""
+        number = self._looked_at
+        if number >= 0:
+            self._used[number] = self._disk.known(self.path_of_file(number), self._file_size)
+            self._looked_at = -1
+        return self._used
 
     def _load(self, stale: Collection[str]) -> None:
         for name in self._disk.names(self._folder):
@@ -372,7 +368,7 @@ class ConsumeQueue:
     def take_files(self) -> list[tuple[DiskFile, str]]:
         """Forget all files; return them with their paths, as `trim` does."""
         files = [(file, self.path_of_file(number)) for number, file in self._files.items()]
-        self._files = {}
+        self._used = {}
         self._dirty.clear()
         return files
 
@@ -392,7 +388,7 @@ class ConsumeQueue:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files.values():
+        for file in self._used.values():
             file.close()
 
 

@@ -18,7 +18,7 @@ from reliable_mq.broker_core.store.log_walk import (
     record_at,
     store_time_ms,
 )
-from reliable_mq.broker_core.store.progress import StoreProgress
+from reliable_mq.broker_core.store.progress import NotedQueues, StoreProgress
 from reliable_mq.errors import StoreCorrupt, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.record import MAGIC_V1, MAGIC_V2
@@ -40,6 +40,12 @@ class Evidence(NamedTuple):
     deletions: Deletions
     units_per_file: int
     seen: Collection[QueueKey] = frozenset()  # queues that a look has confirmed
+    unseen: NotedQueues | None = None  # what the note says of the others; None: of all
+
+    @property
+    def loaded(self) -> dict[QueueKey, ConsumeQueue]:
+        """The queues that no look has confirmed."""
+        return {key: queue for key, queue in self.queues.items() if key not in self.seen}
 
     @property
     def newest_progress(self) -> StoreProgress | None:

@@ -2,8 +2,20 @@
 
 import msgspec
 
-from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.wire.record_encode import topic_part
+
+
+class Arrivals(msgspec.Struct):
+    """The units of one queue in one batch of the log, from message `first` on."""
+
+    topic: str
+    queue_id: int
+    first: int
+    units: list[bytes]
+    tags_codes: set[int]
+    last_log_offset: int
+    log_end: int
+    size: int  # bytes of the records
 
 
 class Dispatch(msgspec.Struct):

@@ -6,17 +6,17 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import Appender, AppendResult, StoredMessage
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
-from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
-from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
-from reliable_mq.broker_core.store.lanes import Dispatch, Lane
+from reliable_mq.broker_core.store.evidence import Evidence
+from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.marks import Dispatched, StoreMark
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
@@ -24,7 +24,7 @@ from reliable_mq.broker_core.store.progress import StoreProgress, load_progress,
 from reliable_mq.broker_core.store.queue_reading import StoredQueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
-from reliable_mq.broker_core.store.seen_queues import seen_queues, unseen_places
+from reliable_mq.broker_core.store.seen_queues import SeenQueues, seen_queues, unseen_places
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.telemetry import broker_events
@@ -109,7 +109,8 @@ class MessageStore:
         seen = self._load_queues(progress if is_usable else None)
         evidence = Evidence(
             *(self.log, self.queues, checkpoint, progress, was_killed, self._disk.boot_id),
-            *(self._delays_ms, self.deletions, self.units_of_file, seen),
+            *(self._delays_ms, self.deletions, self.units_of_file),
+            *((seen.found, seen.others) if seen.found else ()),
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
@@ -118,8 +119,11 @@ class MessageStore:
         self._mark_use()
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
-        kept = {key: None for key in seen if plan.keeps(key, self.queues[key])}
-        changed = {key: queue for key, queue in self.queues.items() if key not in kept}
+        changed = {
+            key: queue
+            for key, queue in self.queues.items()
+            if key not in seen.found or not plan.keeps(key, queue)
+        }
         plan.carry_out(self.log, changed)
         for path in self._stale:
             self._disk.remove(path)
@@ -143,8 +147,8 @@ class MessageStore:
             for file, path in queue.trim(self.log.start):
                 file.close()
                 self._disk.remove(path)
-        if progress:
-            self.upkeep.extents.begin(progress.queues, kept)
+        if progress and seen.found:
+            self.upkeep.extents.begin(progress.queues, changed)
         self.upkeep.note_recovered(changed.values())
         self.checkpoint()
 
@@ -159,15 +163,16 @@ class MessageStore:
             mark.sync()
             mark.close()
 
-    def _load_queues(self, note: StoreProgress | None) -> Collection[QueueKey]:
+    def _load_queues(self, note: StoreProgress | None) -> SeenQueues:
         """Load the queues; return those that the note of a clean stop names; see `seen_queues`."""
-        size = self._queue_file_size
-        seen = seen_queues(self._disk, self.log, note, size, self.deletions) if note else {}
-        for key, extent in seen.items():
+        size, seen = self._queue_file_size, SeenQueues({}, {})
+        if note is not None:
+            seen = seen_queues(self._disk, self.log, note, size, self.deletions)
+        for key, extent in seen.found.items():
             self.queues[key] = ConsumeQueue(self._disk, *key, size, seen=extent)
         for place in unseen_places(self._disk, note, seen, self.deletions):
             self._queue(*place)
-        return seen.keys()
+        return seen
 
     def invariants(self) -> None:
         """D1; see the head of the module."""

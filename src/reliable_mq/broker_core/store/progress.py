@@ -7,7 +7,7 @@ later. So the note is trusted only as far as log and queues confirm it. Its loss
 data.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -40,6 +40,10 @@ class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
     last_log_offset: int
 
 
+NotedQueues = dict[str, dict[int, QueueExtent]]
+"""Extents of queues, by topic and number."""
+
+
 class SeenExtent(NamedTuple):
     """What a look at the file of a queue has shown; `log_end` is the end of its last record."""
 
@@ -56,7 +60,7 @@ class Extents:
     """
 
     def __init__(self) -> None:
-        self._of_topics: dict[str, dict[int, QueueExtent]] = {}
+        self._of_topics: NotedQueues = {}
         self._own: set[str] = set()  # topics whose part is not shared with a taken dictionary
 
     def _part(self, topic: str) -> dict[int, QueueExtent]:
@@ -65,12 +69,11 @@ class Extents:
             self._of_topics[topic] = {**self._of_topics.get(topic, {})}
         return self._of_topics[topic]
 
-    def begin(
-        self, noted: Mapping[str, Mapping[int, QueueExtent]], keys: Collection[tuple[str, int]]
-    ) -> None:
-        """Begin with the noted extents of these queues."""
-        for topic, queue_id in keys:
-            self._of_topics.setdefault(topic, {})[queue_id] = noted[topic][queue_id]
+    def begin(self, noted: NotedQueues, changed: Iterable[tuple[str, int]]) -> None:
+        """Begin with what is noted of all queues but some."""
+        self._of_topics = noted.copy()
+        for topic, queue_id in changed:
+            self.drop(topic, queue_id)
 
     def set_extent(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
         """Set the extent of a queue."""
@@ -84,7 +87,7 @@ class Extents:
             del self._of_topics[topic]
             self._own.discard(topic)
 
-    def taken(self) -> dict[str, dict[int, QueueExtent]]:
+    def taken(self) -> NotedQueues:
         """Return the extents of all queues, by topic and queue id."""
         self._own.clear()
         return self._of_topics.copy()

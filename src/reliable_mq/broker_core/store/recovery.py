@@ -187,21 +187,18 @@ def _refuse_missing_segments(evidence: Evidence) -> None:
 
 def _known(evidence: Evidence) -> _Known:
     log, note, queues = evidence.log, evidence.progress, evidence.queues
-    seen = evidence.seen
-    lost = {key for key, queue in queues.items() if key not in seen and not queue.is_contiguous}
+    lost = {key for key, queue in evidence.loaded.items() if not queue.is_contiguous}
     if note and evidence.is_confirmed(note):
-        for topic, ends in note.queues.items():
+        noted_queues = note.queues if evidence.unseen is None else evidence.unseen
+        for topic, ends in noted_queues.items():
             for queue_id, noted in ends.items():
-                if (topic, queue_id) in seen:
-                    continue
                 queue = queues.get((topic, queue_id))
                 if queue is None or not _holds(queue, noted, log.start, note.log_start):
                     lost.add((topic, queue_id))
         noted_ends = {
             (topic, queue_id): noted.end
-            for topic, ends in note.queues.items()
+            for topic, ends in noted_queues.items()
             for queue_id, noted in ends.items()
-            if (topic, queue_id) not in seen
         }
         return _Known(note.log_end, True, frozenset(lost), noted_ends)
     if not evidence.was_killed:
@@ -239,7 +236,7 @@ def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start:
 
 
 def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
-    log, queues = evidence.log, evidence.queues
+    log, queues, loaded = evidence.log, evidence.queues, evidence.loaded
     keep = {
         key: known.end_of(key, queue) if evidence.was_killed else queue.end
         for key, queue in queues.items()
@@ -249,8 +246,7 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
     verified_from = min(dispatch_from, _verified_from(evidence, known, keep))
     units = {  # a queue that was seen gets its own with its first record
         key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
-        for key in {*queues, *known.lost}
-        if key in known.lost or key not in evidence.seen
+        for key in {*loaded, *known.lost}
     }
     damage: list[DamagedRange] = []
     walk = LogWalk(log, verified_from, dispatch_from)
@@ -267,7 +263,7 @@ def _plan(evidence: Evidence, known: _Known) -> RecoveryPlan:
         walk.end = goes_on_at
     for key in units.keys() & queues.keys() if damage else ():
         units[key].keep_damaged(damage, queues[key])
-    headless = [key for key, end in keep.items() if end <= queues[key].first]
+    headless = [key for key in keep.keys() & loaded.keys() if keep[key] <= loaded[key].first]
     for key in [key for key in headless if _lost_its_head(evidence, key, units[key])]:
         del keep[key]
     result = RecoveryPlan(

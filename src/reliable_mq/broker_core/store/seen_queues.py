@@ -11,26 +11,42 @@ A queue with several files, or without messages, or of a topic that was deleted,
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import BLANK_SIZE
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.evidence import QueueKey, confirms
-from reliable_mq.broker_core.store.progress import SeenExtent, StoreProgress
+from reliable_mq.broker_core.store.progress import (
+    NotedQueues,
+    QueueExtent,
+    SeenExtent,
+    StoreProgress,
+)
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
-
-SeenQueues = dict[QueueKey, SeenExtent]
 
 _PLACE = struct.Struct(">qi")  # log offset and size of a unit
 _NOTHING = bytes(CONSUME_QUEUE_UNIT_SIZE)
 
 
+class SeenQueues(NamedTuple):
+    """What a look at the queues of a note has shown.
+
+    Attributes:
+        found: the queues for which the note is confirmed.
+        others: what the note says of the other ones.
+    """
+
+    found: Mapping[QueueKey, SeenExtent]
+    others: NotedQueues
+
+
 def seen_queues(
     disk: Disk, log: CommitLog, note: StoreProgress, file_size: int, deletions: Deletions
 ) -> SeenQueues:
-    """Return the queues for which a look confirms the note; none if another broker came since.
+    """Look at the queues of a note; it is confirmed for none if another broker came since.
 
     Args:
         disk: the store's.
@@ -39,47 +55,49 @@ def seen_queues(
         file_size: bytes of one file of a queue.
         deletions: topics that were deleted.
     """
-    found = SeenQueues()
     is_as_left = note.log_start == log.start and confirms(log, note)
     if deletions.are_of_others or not is_as_left:
-        return found
+        return SeenQueues({}, note.queues)
+    found: dict[QueueKey, SeenExtent] = {}
+    others: dict[str, dict[int, QueueExtent]] = {}
     for topic, extents in note.queues.items():
-        if deletions.has(topic):
+        if deletions.has(topic) or not extents:
+            others[topic] = extents
             continue
-        folder = f"{FOLDER}/{topic}/"
         for queue_id, extent in extents.items():
-            first, end, last = extent.first, extent.end, extent.last_log_offset
-            in_file = first * CONSUME_QUEUE_UNIT_SIZE % file_size
-            begin = first * CONSUME_QUEUE_UNIT_SIZE - in_file
-            behind = end * CONSUME_QUEUE_UNIT_SIZE - begin
-            if not 0 <= first < end or behind >= file_size:
-                continue
-            path = f"{folder}{queue_id}/{begin:020d}"
-            looked = disk.look(path, file_size, in_file, behind + CONSUME_QUEUE_UNIT_SIZE)
-            last_size = 0 if looked is None else _last_size(looked, note, last)
-            if last_size:
-                found[topic, queue_id] = SeenExtent(first, end, last, last + last_size)
-    return found
+            seen = _seen(disk, f"{FOLDER}/{topic}/{queue_id}", extent, note, file_size)
+            if seen is None:
+                others.setdefault(topic, {})[queue_id] = extent
+            else:
+                found[topic, queue_id] = seen
+    return SeenQueues(found, others)
 
 
-def _last_size(units: bytes, note: StoreProgress, last: int) -> int:
-    """Return the size of the last record of a queue; 0: its units are not as the note says.
-
-    Args:
-        units: the first ones, and the last ones with the room for one more.
-        note: of the store.
-        last: where the last record is in the log, as the note says.
-    """
-    begin, size = _PLACE.unpack_from(units)
-    last_begin, last_size = _PLACE.unpack_from(units, len(units) - 2 * CONSUME_QUEUE_UNIT_SIZE)
+def _seen(
+    disk: Disk, folder: str, extent: QueueExtent, note: StoreProgress, file_size: int
+) -> SeenExtent | None:
+    """Return what the files of a queue show; None: its units are not as the note says."""
+    first, end, last = extent.first, extent.end, extent.last_log_offset
+    in_file = first * CONSUME_QUEUE_UNIT_SIZE % file_size
+    begin = first * CONSUME_QUEUE_UNIT_SIZE - in_file
+    behind = end * CONSUME_QUEUE_UNIT_SIZE - begin
+    if not 0 <= first < end or behind >= file_size:
+        return None
+    # The first units, and the last ones with the room for one more.
+    path = f"{folder}/{begin:020d}"
+    units = disk.look(path, file_size, in_file, behind + CONSUME_QUEUE_UNIT_SIZE)
+    if units is None:
+        return None
+    log_offset, size = _PLACE.unpack_from(units)
+    last_offset, last_size = _PLACE.unpack_from(units, len(units) - 2 * CONSUME_QUEUE_UNIT_SIZE)
     is_right = (
         0 < size < BLANK_SIZE
-        and begin >= note.log_start
-        and last_begin == last
+        and log_offset >= note.log_start
+        and last_offset == last
         and 0 < last_size <= note.log_end - last
         and units.endswith(_NOTHING)
     )
-    return last_size if is_right else 0
+    return SeenExtent(first, end, last, last + last_size) if is_right else None
 
 
 def unseen_places(
@@ -89,12 +107,11 @@ def unseen_places(
 
     The folders of a topic are not listed if the note confirms all of its queues that it has.
     """
-    noted = note.queues if note is not None and seen else {}
+    noted = note.queues if note is not None else {}
     for topic in disk.names(FOLDER):
-        queues = noted.get(topic)
-        if queues and all((topic, queue_id) in seen for queue_id in queues):
+        if topic in noted and topic not in seen.others:
             continue
         for queue_id in disk.names(f"{FOLDER}/{topic}"):
-            if queue_id.isdecimal() and (topic, int(queue_id)) not in seen:
+            if queue_id.isdecimal() and (topic, int(queue_id)) not in seen.found:
                 yield topic, int(queue_id)
     yield from deletions.queues()
