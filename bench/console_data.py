@@ -81,6 +81,15 @@ ESCALATIONS = """
         create_date, create_date + interval '1 h', 'consumed'
     FROM rmq_message_stub WHERE seq %% 500 = 3 ORDER BY seq
 """
+PARK_AGAIN = """
+    UPDATE rmq_message_stub stub SET status = 0, count = 8, resend_time = NULL, broker_name = NULL,
+        note = 'the broker did not answer'
+    FROM rmq_escalation escalation WHERE kind = 'sends used up'
+        AND escalation.message_id = stub.message_id;
+    UPDATE rmq_escalation SET open_key = 'sends used up//' || message_id, close_date = NULL,
+        close_reason = NULL
+    WHERE kind = 'sends used up'
+"""
 AUDIT = """
     INSERT INTO rmq_audit (create_date, actor, action, message_id, run_id, changed, detail)
     SELECT create_date + interval '2 h', CASE seq %% 3 WHEN 0 THEN 'ada' ELSE 'grace' END,
@@ -136,6 +145,14 @@ def fill(url: str, rows: int, findings: int) -> None:
         for definition in taken:
             connection.execute(definition.encode())
         connection.execute("VACUUM (ANALYZE, FREEZE)")
+
+
+def park_again(url: str) -> None:
+    """Let the stubs of the outage wait for a person again, after a bulk retry of them."""
+    with psycopg.connect(address_of(url), autocommit=True) as connection:
+        for statement in PARK_AGAIN.split(";"):
+            connection.execute(statement.encode())
+        connection.execute("VACUUM (ANALYZE) rmq_message_stub")
 
 
 def _without_indexes(connection: psycopg.Connection) -> list[str]:

@@ -30,7 +30,7 @@ import psycopg
 from bench import raw_results
 from bench.child_process import LoggedProcess
 from bench.console_backends import Backends
-from bench.console_data import LOADING, address_of, fill, settings_for, size_gib
+from bench.console_data import LOADING, address_of, fill, park_again, settings_for, size_gib
 from bench.console_tables import console_table
 from bench.orders_end_to_end import processor_seconds
 from bench.quiet import resident_mib, used_seconds
@@ -257,6 +257,8 @@ def running(directory: Path, options: argparse.Namespace) -> Iterator[Any]:
             filled.write_text(f"{time.perf_counter() - begin:.0f} s\n")
             settings_for(server.url, dict.fromkeys(LOADING))
             server.restart()
+        elif not options.only:
+            park_again(server.url)
         print(f"{filled.read_text().strip()} to fill, {size_gib(directory):.1f} GiB", flush=True)
         broker = stack.enter_context(ReliableMQBroker(directory / "broker"))
         environment = {
