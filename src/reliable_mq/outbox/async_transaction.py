@@ -4,8 +4,8 @@ Receives the session or connection of the block; writes stubs by the outbox. Ref
 block with a `send` that nobody awaited: its message would be missing.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack
 
 from sqlalchemy import Connection
@@ -46,6 +46,7 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
     def __init__(
         self,
         outbox: StubWriter,
+        turn: AbstractAsyncContextManager[object],
         *,
         session: AsyncSession | None,
         connection: AsyncConnection | None,
@@ -53,7 +54,7 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
         super().__init__(session=session, connection=connection)
         self._outbox = outbox
         self._unawaited: set[SendAwaitable[Any]] = set()
-        self._turn = asyncio.Lock()
+        self._turn = turn  # a lock of the loop
 
     def send(
         self, topic: str | Topic[T], payload: T, **options: Unpack[StubOptions]

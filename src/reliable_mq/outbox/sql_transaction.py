@@ -8,6 +8,7 @@ them for the relay, which gets them after the commit. It refuses to write where 
 rolled back.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -209,9 +210,9 @@ class TransactionScope:
             if given is None:
                 source.sync_session.commit = refuse_commit  # type: ignore[method-assign]
                 source.sync_session.info[LOST] = 0
-            block = AsyncTransaction(self._outbox, session=source, connection=None)
+            block = AsyncTransaction(self._outbox, asyncio.Lock(), session=source, connection=None)
         else:
-            block = AsyncTransaction(self._outbox, session=None, connection=source)
+            block = AsyncTransaction(self._outbox, asyncio.Lock(), session=None, connection=source)
         self._block = block
         self._note_in_call(block, source)
         return block
