@@ -17,6 +17,7 @@ from reliable_mq.app.loading import load_application, own_traceback
 from reliable_mq.client.observing import prometheus
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.consume.consumer import plan_of
+from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.errors import (
     ApplicationBroken,
@@ -322,3 +323,14 @@ def test_a_word_of_another_library_is_answered_with_ours(written: str, meant: st
 
     with pytest.raises(UsageError, match=f"has no '{written}'; did you mean {meant}\\?"):
         mq.consumer("orders", group="payments", **{written: 3})  # type: ignore[call-overload]
+
+
+def test_a_database_with_its_own_words_for_commands_changes_no_other_one(tmp_path: Path) -> None:
+    """Given a database as that of Django, then a second one in this process with the same names of
+    tables, has the usual words."""
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    for words, says in ((str.upper, "CALL MQ.CREATE_TABLES"), (str, "call mq.create_tables")):
+        database = Database(url, prefix="rmq_", connections=1, command_words=words)
+        with pytest.raises(ConfigurationError, match=says):
+            database.check_tables()
+        database.close()

@@ -44,7 +44,7 @@ def handler(payload: dict[str, Any]) -> None: ...
         ("lease", timedelta(seconds=5), "give a finite number"),
         ("ordered", "no", "ordered of Consumer is of type str: give True or False"),
         ("log_receipt", None, "give True or False"),
-        ("tag", ["paid"], "tag of Consumer is of type list: give text"),
+        ("tag", ["paid"], "write several tags as one text, 'paid'"),
         ("tag", "paid|refunded", r"tags are separated by \|\|, as 'a \|\| b'"),
         ("tag", "a || b|c", r"tags are separated by \|\|"),
         ("tag", "a|||b", r"tags are separated by \|\|"),

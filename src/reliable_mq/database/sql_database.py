@@ -60,6 +60,8 @@ class Database:
         connections: the size of the connection pool.
         local_clock: this machine's clock.
         by_day: whether stubs and consume logs are partitioned by day (PostgreSQL). Default False.
+        command_words: writes the commands of an error text as its users type them. Default: as
+            they are.
 
     Raises:
         ConfigurationError: the URL is missing, malformed, of an unsupported database or names a
@@ -74,6 +76,7 @@ class Database:
         connections: int,
         local_clock: Callable[[], float] = time.time,
         by_day: bool = False,
+        command_words: Callable[[str], str] = str,
     ) -> None:
         if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
             raise ConfigurationError(
@@ -90,7 +93,7 @@ class Database:
         if by_day and name != "postgresql":
             raise ConfigurationError("retention='partitions' is for PostgreSQL; use 'rows'")
         self.by_day = by_day
-        tables = our_tables(prefix, by_day=by_day)
+        tables = our_tables(prefix, by_day=by_day, command_words=command_words)
         self.metadata = tables.metadata
         self.stubs = tables.stubs
         self.logs = tables.logs

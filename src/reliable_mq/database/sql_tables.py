@@ -4,6 +4,7 @@ Receives that beginning; hands on tables that belong to no database yet. To desc
 milliseconds, so a process does it once, however many databases it opens. Nobody changes them.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from reliable_mq.database.sql_processes import process_table
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.database.sql_stub_table import message_stub_table
+from reliable_mq.database.sql_types import COMMAND_WORDS
 from reliable_mq.database.sql_watched_time import watched_time_table
 
 
@@ -54,14 +56,18 @@ class OurTables(NamedTuple):
 
 
 @cache
-def our_tables(prefix: str, *, by_day: bool) -> OurTables:
+def our_tables(
+    prefix: str, *, by_day: bool, command_words: Callable[[str], str] = str
+) -> OurTables:
     """Return the tables.
 
     Args:
         prefix: the beginning of their names.
         by_day: whether stubs and consume logs are partitioned by day.
+        command_words: writes the commands of an error text as their users type them. Default:
+            as they are.
     """
-    metadata = MetaData()
+    metadata = MetaData(info={COMMAND_WORDS: command_words})
     return OurTables(
         metadata=metadata,
         stubs=message_stub_table(metadata, prefix, by_day=by_day),

@@ -24,11 +24,11 @@ from reliable_mq.database.sql_handler_session import (
     running_session,
 )
 from reliable_mq.database.sql_transactions import Handover
-from reliable_mq.database.sql_types import COMMAND_WORDS
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
 
+_COMMAND_WORDS = partial(with_place, found_by=BY_DJANGO)
 _PLACE = "reliable_mq.place"  # of a connection: the URL that it was made with in a test
 
 
@@ -87,8 +87,7 @@ class DjangoDatabase(Database):
 
     def __init__(self, alias: str, url: str, **options: Any) -> None:
         self.alias = alias
-        super().__init__(url, **options)
-        self.metadata.info[COMMAND_WORDS] = partial(with_place, found_by=BY_DJANGO)
+        super().__init__(url, command_words=_COMMAND_WORDS, **options)
         #: its transactions are those of the code around it
         self.joined_engine = django_engine(alias, self.engine.url, leads=False)
         #: its transactions are atomic blocks of Django
