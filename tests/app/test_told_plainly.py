@@ -340,12 +340,13 @@ def test_a_send_with_a_word_of_another_library_is_answered_with_ours(
 ) -> None:
     mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
     mq.create_tables()
+    option: Any = {written: 3}
 
     with (
         pytest.raises(UsageError, match=f"no option {written}; did you mean {meant}\\?"),
         mq.transaction() as tx,
     ):
-        tx.send("orders", {}, **{written: 3})
+        tx.send("orders", {}, **option)
     mq.close()
 
 
