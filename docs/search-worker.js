@@ -119,6 +119,7 @@
     "cost costs price",
     "rotate renew replace",
     "compression compress gzip lz4 zstd",
+    "debug debugger breakpoint pdb",
   ];
 
   function stem(word) {

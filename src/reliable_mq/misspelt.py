@@ -21,8 +21,18 @@ _OTHER_WORDS = {
     **dict.fromkeys(("backoff", "retry_delay", "retry_delays"), "retry_waits"),
     **dict.fromkeys(("timeout", "visibility_timeout"), "lease"),
     **dict.fromkeys(("workers", "threads", "prefetch"), "concurrency"),
+    **dict.fromkeys(("db", "dsn", "url", "db_url", "engine"), "database"),
+    **dict.fromkeys(("namesrv", "name_server", "broker_url"), "broker"),
+    **dict.fromkeys(("cache", "backend", "result_backend"), "redis"),
+    **dict.fromkeys(("countdown", "delay_seconds"), "delay"),
+    **dict.fromkeys(("eta", "at", "run_at", "scheduled_at"), "deliver_at"),
+    **dict.fromkeys(("headers", "metadata", "attributes"), "properties"),
+    **dict.fromkeys(("partition_key", "routing_key", "message_group"), "ordering_key"),
+    "groups": "required_groups",
 }
-"""The words of other libraries for our parameters: no close match finds what they mean."""
+"""The words of other libraries for our parameters: no close match finds what they mean.
+
+The word counts only where the parameter exists."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -350,7 +350,9 @@ def naming_variables(settings: Settings, given: Mapping[str, object]) -> Iterato
         name = re.split(r"\W", str(error), maxsplit=1)[0]
         if name not in settings.model_fields_set or given.get(name) is not None:
             raise
-        raise ConfigurationError(f"{VARIABLE_PREFIX}{name.upper()}: {error}") from error
+        variable = f"{VARIABLE_PREFIX}{name.upper()}"
+        said = str(error).removeprefix(f"{name} ({variable}): ")
+        raise ConfigurationError(f"{variable}: {said}") from error
 
 
 def load_cluster_settings() -> ClusterSettings:

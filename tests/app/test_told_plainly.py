@@ -1,5 +1,6 @@
 """What people read of an application: why, once, in words, with commands that can be pasted."""
 
+import asyncio
 import logging
 import re
 from datetime import UTC, datetime
@@ -334,3 +335,44 @@ def test_a_database_with_its_own_words_for_commands_changes_no_other_one(tmp_pat
         with pytest.raises(ConfigurationError, match=says):
             database.check_tables()
         database.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("headers", "properties"),
+        ("countdown", "delay"),
+        ("eta", "deliver_at"),
+        ("partition_key", "ordering_key"),
+        ("groups", "required_groups"),
+    ],
+)
+def test_a_send_with_a_word_of_another_library_is_answered_with_ours(
+    written: str, meant: str, tmp_path: Path
+) -> None:
+    mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
+    mq.create_tables()
+    option: Any = {written: 3}
+
+    with (
+        pytest.raises(UsageError, match=f"no option {written}; did you mean {meant}\\?"),
+        mq.transaction() as tx,
+    ):
+        tx.send("orders", {}, **option)
+    mq.close()
+
+
+@pytest.mark.parametrize(("written", "meant"), [("db", "database"), ("broker_url", "broker")])
+def test_a_setting_of_another_library_is_answered_with_ours(written: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"no setting {written}; did you mean {meant}\\?"):
+        ReliableMQ("shop", **{written: "x"})  # type: ignore[arg-type]
+
+
+def test_a_run_within_an_event_loop_says_what_to_call() -> None:
+    mq = ReliableMQ("shop", broker="127.0.0.1:1", database="sqlite:///nowhere.db")
+
+    async def serve() -> None:
+        mq.run()
+
+    with pytest.raises(UsageError, match=r"would block this event loop: call start\(\)"):
+        asyncio.run(serve())

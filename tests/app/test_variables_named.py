@@ -42,3 +42,10 @@ def test_a_value_of_the_code_is_not_blamed_on_a_variable(monkeypatch: pytest.Mon
     for given in ({"redis": "localhost"}, {"settings": Settings(redis="localhost")}):
         with pytest.raises(ConfigurationError, match=r"^redis="):
             ReliableMQ("shop", **given)
+
+
+def test_the_variable_of_the_broker_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_MQ_BROKER", "localhost")
+
+    with pytest.raises(ConfigurationError, match=r"^RELIABLE_MQ_BROKER: name server 'localhost'"):
+        ReliableMQ("shop")

@@ -54,6 +54,14 @@ def test_help_lists_every_verb() -> None:
             "stub list --topc x",
             "error: No such option: --topc: did you mean --topic? See reliable-mq",
         ),
+        (
+            "run shop:mq --workers 4",
+            "error: No such option: --workers: did you mean --processes? See reliable-mq run",
+        ),
+        (
+            "doctor shop:mq --format json",
+            "error: No such option: --format: did you mean --json? See reliable-mq doctor --help\n",
+        ),
         ("stub list --stor x", "error: No such option: --stor; see reliable-mq stub list --help\n"),
         ("stub list --status x", "error: Invalid value for '--status': 'x' is not one of 'unconf"),
         ("topic create", "error: Missing argument 'topic'; see reliable-mq topic create --help"),

@@ -262,6 +262,26 @@ SEARCHES = (
     ("alembic env.py async engine asyncio.run", "how-to/alembic.html", 3),
     ("relay stub could not be sent, the scheduler resends them", "how-to/error_texts.html", 1),
     ("message payload shows id null", "how-to/error_texts.html", 1),
+    # what a stranger looked for, and did not find at once
+    ("handler calls two services and the second one fails", "how-to/questions_patterns.html", 1),
+    ("alembic multiple heads", "how-to/questions_features.html", 1),
+    ("uuid primary key instead of integer", "how-to/questions_features.html", 1),
+    ("return a result to the caller", "how-to/questions.html", 1),
+    ("alert when a message is stuck", "how-to/questions.html", 1),
+    ("two data centers", "how-to/questions_production.html", 1),
+    ("publish to kafka", "how-to/questions_patterns.html", 1),
+    ("message sent but handler never called", "how-to/questions_features.html", 1),
+    ("IPv6", "how-to/questions_production.html", 1),
+    ("unit test of a service that calls tx.send", "how-to/questions_patterns.html", 1),
+    ("circuit breaker for an external api", "how-to/questions_patterns.html", 1),
+    ("maximum number of topics", "how-to/questions_operating.html", 1),
+    ("secrets from a file or vault", "how-to/questions_features.html", 1),
+    ("clock drift between servers", "how-to/questions.html", 1),
+    ("batch insert 100000 messages", "how-to/questions_production.html", 3),
+    ("should I back up the broker", "how-to/questions_production.html", 1),
+    ("switch from the bundled broker to RocketMQ", "how-to/questions_production.html", 1),
+    ("connect the debugger to a running worker", "how-to/questions_operating.html", 1),
+    ("how to drain a node before shutdown", "how-to/questions_operating.html", 3),
 )
 """What people type, the page that they look for, and among how many it must be."""
 

@@ -1,9 +1,10 @@
 """Runs an application until the system asks this process to stop."""
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from reliable_mq.errors import InvariantBroken, UsageError
@@ -59,8 +60,14 @@ def run_until_signal(
     Meanwhile a `Heartbeat` beats as long as `answers` returns True.
 
     Raises:
+        UsageError: an event loop runs in this thread, and would stand still until a signal.
         WorkerDied: `is_alive` returned False before a signal; raised after closing.
     """
+    with suppress(RuntimeError):  # no loop runs here
+        asyncio.get_running_loop()
+        raise UsageError(
+            "run() would block this event loop: call start() instead, and close() at the end"
+        )
     heart = Heartbeat()
     with stop_on_signal() as stopped:
         try:

@@ -57,6 +57,9 @@ OTHERS_COMMANDS: Mapping[str, str] = {
 }
 """What other tools call a command -> its name here."""
 
+_OTHERS_OPTIONS = {"workers": "processes", "format": "json", "output": "json"}
+"""What other tools call an option -> its name here, for commands that have it."""
+
 _APP = "--app"
 _APPLICATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LEAVE_OUT = ", or leave it out"
@@ -80,7 +83,7 @@ def unusable(error: Any) -> str:
     context = getattr(error, "ctx", None)
     where = f"; see {context.command_path} --help" if context is not None else ""
     if name := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
-        close = _meant(name, error.possibilities or ())
+        close = _others_option(name, context) or _meant(name, error.possibilities or ())
         text = f"No such option: {name}" + (f". Did you mean {close}?" if close else "")
     if word := _known_elsewhere(text, context):
         text = f"No such command '{word}'. Did you mean '{OTHERS_COMMANDS[word]}'?"
@@ -95,6 +98,13 @@ def _known_elsewhere(text: str, context: Any) -> str:
     at_root = context is not None and context.parent is None
     word = found[1].lower() if found and at_root else ""
     return word if word in OTHERS_COMMANDS else ""
+
+
+def _others_option(typed: str, context: Any) -> str:
+    """Return our option for a word of other tools; "": this command has none."""
+    option = f"--{_OTHERS_OPTIONS.get(typed.lstrip('-'), '')}"
+    params = context.command.params if context is not None else ()
+    return option if any(option in each.opts for each in params) else ""
 
 
 def _meant(typed: str, options: Sequence[str]) -> str:
