@@ -36,6 +36,8 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.redis_urls import hidden
 
 TICK_SECONDS = 0.3
+_DEATHS = {signal.SIGKILL: "SIGKILL", signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
+"""What somebody sends to a process. Of others it would die again at once, such as SIGSEGV."""
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
 Reload = Annotated[
@@ -235,8 +237,8 @@ class DevRun:
             self._running.remove(each)
             code = each.exit_code or 0
             each.stop()
-            if code < 0:  # nothing is wrong with the code: somebody tries a death
-                line = f"{each.name} was killed by {signal.Signals(-code).name}; starting it again"
+            if death := _DEATHS.get(-code):  # nothing is wrong with the code: somebody tries it
+                line = f"{each.name} was killed by {death}; starting it again"
                 self._log.write_line("dev", line)
                 self._add(each.name, each.words)
                 continue
