@@ -6,10 +6,11 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGTERM
 from types import FrameType
 from typing import Annotated
 
@@ -36,8 +37,8 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.redis_urls import hidden
 
 TICK_SECONDS = 0.3
-_DEATHS = {signal.SIGKILL: "SIGKILL", signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
-"""What somebody sends to a process. Of others it would die again at once, such as SIGSEGV."""
+# What somebody sends to a process. Of others it would die again at once, such as SIGSEGV.
+_DEATHS: Mapping[int, str] = {each: each.name for each in (SIGKILL, SIGTERM, SIGINT)}
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
 Reload = Annotated[
