@@ -233,7 +233,7 @@ def test_a_block_that_is_cancelled_while_another_task_sends_is_rolled_back(bench
     async def block() -> None:
         async with bench.transaction() as tx:
             await tx.send("orders", {"id": 1})
-            await tx._turn.acquire()  # as a send of another task does
+            await tx._turn.__aenter__()  # as a send of another task does
             blocks.append(tx)
 
     async def scenario() -> None:
@@ -242,7 +242,7 @@ def test_a_block_that_is_cancelled_while_another_task_sends_is_rolled_back(bench
         task.cancel()
         await asyncio.sleep(0)
         assert blocks[0].session.in_transaction(), "its send must end first"
-        blocks[0]._turn.release()
+        await blocks[0]._turn.__aexit__(None, None, None)
         await asyncio.wait([task])
         assert task.cancelled()
         assert not blocks[0].session.in_transaction()
