@@ -102,8 +102,8 @@ class Programs:
         for path in told:
             Path(path).write_bytes(b"")
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        with self._reading:
+        with self._reading:  # the next one that begins is this one
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
             while (begun := self._take()) is None:
                 pass
         return Program(self, begun, words)

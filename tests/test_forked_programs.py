@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_two_run_beside_each_other_and_what_runs_at_the_end_is_killed(tmp_path: 
         until(lambda: all("here" in log.read_text() for log in logs))
         assert programs.run(["-c", "print(1)"]).stdout == "1\n"
     assert not any(Path(f"/proc/{each.pid}").exists() for each in made)
+
+
+def test_threads_that_begin_programs_have_their_own(programs: Programs, tmp_path: Path) -> None:
+    def is_own(number: int) -> bool:
+        log = tmp_path / str(number)
+        program = programs.begin(["-c", "import os; print(os.getpid())"], log, log)
+        return program.wait() == 0 and log.read_text() == f"{program.pid}\n"
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(is_own, range(24)))
 
 
 def test_one_without_end_is_killed(programs: Programs) -> None:

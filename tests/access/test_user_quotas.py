@@ -164,3 +164,17 @@ def test_messages_that_are_read_without_a_pull_count_too() -> None:
         assert world.ask_as("ann", code, asked).code == Code.FLOW_CONTROL, code
         assert pull_as(world, "ann").code == Code.FLOW_CONTROL
         assert world.ask_as("bob", code, asked).code == 0
+
+
+def test_a_query_costs_what_it_brings_and_not_what_was_deleted() -> None:
+    world = world_of(quotasOfUsers="ann:5:0")
+    header = send_header(TOPIC, 0, KEYS="k")
+    for _ in range(30):
+        world.ask_as("bob", Ask.SEND_MESSAGE_V2, header, b"old")
+    assert world.ask_as(ROOT, Ask.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}).code == 0
+    world.create_topic_as_root(TOPIC)
+    world.ask_as("bob", Ask.SEND_MESSAGE_V2, header, b"new")
+    asked = {"topic": TOPIC, "key": "k", "maxNum": 50, "beginTimestamp": 0, "endTimestamp": 2**62}
+    for _ in range(3):
+        found = world.ask_as("ann", Ask.QUERY_MESSAGE, asked)
+        assert (found.code, found.body.count(b"new"), found.body.count(b"old")) == (0, 1, 0)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -11,7 +12,7 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.cli import dev_guard
-from reliable_mq.cli.dev import _locked, _shown
+from reliable_mq.cli.dev import DevRun, _locked, _shown
 from reliable_mq.cli.dev_changes import is_test
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
@@ -126,6 +127,34 @@ def test_dev_says_once_which_server_the_application_names(
     told = capsys.readouterr().out
     assert told.count("the application names its broker: none is started") == 1
     assert "names its database" not in told
+
+
+@pytest.mark.parametrize(
+    ("number", "is_again"), [(signal.SIGKILL, True), (signal.SIGSEGV, False), (40, False)]
+)
+def test_what_somebody_killed_is_started_again_and_what_died_by_itself_is_not(
+    tmp_path: Path,
+    guard: DevGuard,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    is_again: bool,
+) -> None:
+    log = DevLog()
+    servers = DevServers(tmp_path, {}, log, guard)
+    run = DevRun("shop:mq", servers, log, guard, 1, (), (), threading.Event())
+    first = tmp_path / "first"
+    script = f"[ -e {first} ] && exec sleep 1000; touch {first}; ulimit -c 0; kill -{number:d} $$"
+    run._add("worker", ["sh", "-c", script])
+    (process,) = run._running
+    until(lambda: process.exit_code is not None)
+
+    run._report_ends()
+
+    assert len(run._running) == is_again
+    run.stop()
+    told = capsys.readouterr().out
+    assert ("starting it again" in told) is is_again
+    assert (f"ended with code {-number}; waiting for a change" in told) is not is_again
 
 
 def test_a_process_that_does_not_get_ready_is_named(guard: DevGuard) -> None:

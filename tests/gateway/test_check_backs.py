@@ -7,7 +7,10 @@ from tests.gateway.fake_cluster import BROKER, NAMES, FakeCluster, Told, record_
 
 from reliable_mq.gateway.acting import ACTING, Acting
 from reliable_mq.gateway.asyncio_gateway import Gateway
+from reliable_mq.gateway.asyncio_rights import Rights
+from reliable_mq.gateway.asyncio_upstream import Upstream
 from reliable_mq.gateway.caller import Caller
+from reliable_mq.gateway.codes import RpcRefused
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, reply
@@ -105,6 +108,17 @@ def test_a_producer_that_may_send_no_longer_is_shown_no_half_message(cluster: Cl
         later = 1.5
         await check_back(gateway, 2)
         assert len(owner.bodies) == 1
+
+    asyncio.run(run())
+
+
+def test_who_may_send_is_asked_also_when_the_clock_begins(cluster: Cluster) -> None:
+    async def run() -> None:
+        asyncio.get_running_loop().time = lambda: 0.0  # type: ignore[method-assign]
+        rights = Rights(Upstream(cluster.ask, [NAMES]))
+        ACTING.set(SHOP)
+        with pytest.raises(RpcRefused):
+            await rights.send("orders")
 
     asyncio.run(run())
 

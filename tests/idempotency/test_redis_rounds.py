@@ -150,11 +150,26 @@ def test_scripts_are_loaded_once_and_again_when_a_server_has_lost_them(servers: 
     play(scene)
 
 
+def test_a_server_that_was_restarted_is_reached_in_the_same_claim(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has closed the connection, and lost the scripts."""
+
+    async def scene(leases: RedisLeases) -> None:
+        await leases.claim([("k", "t")], 1.0)
+        servers.faults = [RedisAway("gone"), NoScriptError("restarted")]
+        assert (await leases.claim([("k", "t")], 1.0))[0].lease is LeaseAnswer.FIRST
+        assert len(servers.loaded) == 4
+
+    play(scene)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("fault", [RedisAway("gone"), OSError("gone"), TimeoutError("gone")])
 def test_a_fault_is_tried_again_at_once_and_a_second_one_makes_redis_unreachable(
     servers: Servers, fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a restart all pooled connections are broken."""
+    """After a restart the kept connection is broken."""
 
     async def scene(leases: RedisLeases) -> None:
         servers.faults = [fault]

@@ -4,11 +4,13 @@ import asyncio
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.outbox.benches import Bench
+from tests.waiting import eventually
 
 from reliable_mq.errors import InvariantBroken, MessageRefused, UsageError
 
@@ -223,3 +225,28 @@ def test_a_gathered_send_that_is_refused_rolls_all_of_them_back(bench: Bench) ->
     asyncio.run(scenario())
     assert (tasks[0].exception(), bench.ids()) == (None, [])
     assert isinstance(tasks[-1].exception(), UsageError)
+
+
+def test_a_block_that_is_cancelled_while_another_task_sends_is_rolled_back(bench: Bench) -> None:
+    blocks: list[Any] = []
+
+    async def block() -> None:
+        async with bench.transaction() as tx:
+            await tx.send("orders", {"id": 1})
+            await tx._turn.__aenter__()  # as a send of another task does
+            blocks.append(tx)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(block())
+        await eventually(lambda: blocks)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert blocks[0].session.in_transaction(), "its send must end first"
+        await blocks[0]._turn.__aexit__(None, None, None)
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert not blocks[0].session.in_transaction()
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+    assert bench.ids() == []

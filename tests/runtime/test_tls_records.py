@@ -131,6 +131,32 @@ def test_records_that_have_come_wait_while_the_protocol_wants_nothing(tmp_path: 
     play(tmp_path, scene)
 
 
+def test_a_protocol_that_pauses_and_goes_on_gets_no_more_in_a_turn(tmp_path: Path) -> None:
+    async def scene(peer: Peer) -> None:
+        peer.connection.data_received(peer.records(8_000))
+        while not peer.pipe.is_read:
+            seen = len(peer.inner.sizes)
+            for _ in range(3):
+                peer.connection.pause_reading()
+                peer.connection.resume_reading()
+            await asyncio.sleep(0)
+            assert len(peer.inner.sizes) <= seen + 1
+        assert sum(peer.inner.sizes) == 8_000
+
+    play(tmp_path, scene)
+
+
+def test_the_cipher_holds_a_piece_of_what_waits(tmp_path: Path) -> None:
+    async def scene(peer: Peer) -> None:
+        peer.connection.data_received(peer.records(11_000))
+        while not peer.pipe.is_read:
+            assert peer.connection._incoming.pending <= 64 * 1024
+            await asyncio.sleep(0)
+        assert sum(peer.inner.sizes) == 11_000
+
+    play(tmp_path, scene)
+
+
 def test_a_connection_that_closes_while_records_wait_is_given_no_more(tmp_path: Path) -> None:
     async def scene(peer: Peer) -> None:
         peer.connection.data_received(peer.records(8_000))

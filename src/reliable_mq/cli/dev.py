@@ -6,10 +6,11 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGTERM
 from types import FrameType
 from typing import Annotated
 
@@ -36,6 +37,8 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.redis_urls import hidden
 
 TICK_SECONDS = 0.3
+# What somebody sends to a process. Of others it would die again at once, such as SIGSEGV.
+_DEATHS: Mapping[int, str] = {each: each.name for each in (SIGKILL, SIGTERM, SIGINT)}
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers' data, and of the file env.")]
 Reload = Annotated[
@@ -235,8 +238,8 @@ class DevRun:
             self._running.remove(each)
             code = each.exit_code or 0
             each.stop()
-            if code < 0:  # nothing is wrong with the code: somebody tries a death
-                line = f"{each.name} was killed by {signal.Signals(-code).name}; starting it again"
+            if death := _DEATHS.get(-code):  # nothing is wrong with the code: somebody tries it
+                line = f"{each.name} was killed by {death}; starting it again"
                 self._log.write_line("dev", line)
                 self._add(each.name, each.words)
                 continue

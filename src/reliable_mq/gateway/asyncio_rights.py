@@ -6,6 +6,7 @@ the rights of each request before they look at it, also of those that they do no
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 
 from reliable_mq.gateway.acting import ACTING, Acting
@@ -112,7 +113,7 @@ class Rights:
     ) -> None:
         now = asyncio.get_running_loop().time
         key = (acting, code, topic, group)
-        asked_at, fault = self._kept.get(key, (-ALLOWED_SECONDS, ""))
+        asked_at, fault = self._kept.get(key, (-math.inf, ""))
         if now() - asked_at > (REFUSED_SECONDS if fault else seconds):
             fault = await self._ask(acting, code, fields, topic)
             if len(self._kept) >= KEPT_MAX:

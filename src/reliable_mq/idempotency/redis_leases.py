@@ -148,7 +148,7 @@ class RedisLeases:
         try:
             try:
                 answers = await self._call(asked, ended)
-            except FAULTS:  # try again at once: after a restart all pooled connections are broken
+            except FAULTS:  # try again at once: after a restart the kept connection is broken
                 answers = await self._call(asked, ended)
         except FAULTS as error:
             self._breaker.record_failure(asyncio.get_running_loop().time())
@@ -163,10 +163,6 @@ class RedisLeases:
         return [claim_of(answer) for answer in answers]
 
     async def _call(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[bytes]:
-        if not self._are_loaded:
-            for script in (self._settling, self._claiming):
-                await self._servers.load(script)
-            self._are_loaded = True
         window = self._window_ms
         settling = ScriptCall(
             self._settling,
@@ -180,12 +176,21 @@ class RedisLeases:
             [key for each in asked for key, _ in each.claims],
             [(token, each.lease_ms) for each in asked for _, token in each.claims],
         )
+        calls = [each for each in (settling, claiming) if each.keys]
         try:
-            answers = await self._servers.run([each for each in (settling, claiming) if each.keys])
+            await self._load()
+            answers = await self._servers.run(calls)
         except NoScriptError:  # restarted, flushed, or promoted: scripts are not replicated
             self._are_loaded = False
-            raise
+            await self._load()
+            answers = await self._servers.run(calls)
         return answers[-1] if claiming.keys else []
+
+    async def _load(self) -> None:
+        if not self._are_loaded:
+            for script in (self._settling, self._claiming):
+                await self._servers.load(script)
+            self._are_loaded = True
 
 
 def _milliseconds(seconds: float) -> int:

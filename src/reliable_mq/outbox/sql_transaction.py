@@ -226,17 +226,18 @@ class TransactionScope:
         block = self._block
         if not isinstance(block, AsyncTransaction):
             raise InvariantBroken("a block must end as it began, with or without async")
-        await block.end()
         source: Any = block._session if block._connection is None else block._connection
         if self._joined:
+            await block.end()
             if error is None:
                 block.check_sent()
             return
         lost = 0
-        if isinstance(source, AsyncSession):
-            vars(source.sync_session).pop("commit", None)  # that of `refuse_commit`
-            lost = source.sync_session.info.pop(LOST, 0)
         try:
+            await block.end()
+            if isinstance(source, AsyncSession):
+                vars(source.sync_session).pop("commit", None)  # that of `refuse_commit`
+                lost = source.sync_session.info.pop(LOST, 0)
             if error is None:
                 block.check_sent()
             if error is None and not lost:
@@ -244,6 +245,7 @@ class TransactionScope:
             else:
                 await source.rollback()
         except BaseException:
+            await block.end()  # a send still runs if this task was cancelled while it waited
             await source.rollback()
             raise
         finally:

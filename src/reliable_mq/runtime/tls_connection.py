@@ -111,6 +111,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._is_open = False  # whether the handshake is done
         self._behind = b""  # what has come and is not given to the cipher yet
         self._is_later = False  # whether records that have come wait for the next turn of the loop
+        self._is_due = False  # whether `_read_on` is called then
         self._is_held = False  # whether the protocol wants nothing more now
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_seconds, self._give_up
@@ -175,9 +176,15 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if not self._is_later:
             self._is_later = True
             self._transport.pause_reading()
+            self._read_on_soon()
+
+    def _read_on_soon(self) -> None:
+        if not self._is_due:  # the protocol may pause and go on several times in one turn
+            self._is_due = True
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
+        self._is_due = False
         if self._transport.is_closing():
             return
         if self._is_held:  # until the protocol wants more
@@ -188,8 +195,11 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             self._transport.resume_reading()
 
     def _decrypt_pieces(self, view: memoryview, plain: list[bytes], most: int) -> bool:
-        """Do `_decrypt` with what waits for it, and keep the rest."""
-        at, is_over = 0, False
+        """Do `_decrypt` with what waits for it, and keep the rest.
+
+        The cipher gets the next piece when it has read the last one: see `_PIECE_SIZE`.
+        """
+        at, is_over = 0, bool(self._incoming.pending) and self._decrypt(b"", plain, most)
         while at < len(view) and not is_over and len(plain) < most:
             is_over = self._decrypt(view[at : at + _PIECE_SIZE], plain, most)
             at += _PIECE_SIZE
@@ -334,7 +344,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         """Read again: first what has come already."""
         self._is_held = False
         if self._is_later:
-            asyncio.get_running_loop().call_soon(self._read_on)
+            self._read_on_soon()
         else:
             self._transport.resume_reading()
 

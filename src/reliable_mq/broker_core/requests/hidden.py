@@ -35,7 +35,8 @@ def refuse_hidden(state: BrokerState, request: Request, record: Record, action: 
 def refuse_stranger(state: BrokerState, member: RegisteredMember, record: Record) -> None:
     """Refuse to show a record to a consumer that may not consume its topic.
 
-    Who may use a group may be a member of it without any topic, and rights may be taken away.
+    A user with the right to a group may be a member of it without any topic, and rights may be
+    taken away.
 
     Raises:
         RequestRefused: it may not.

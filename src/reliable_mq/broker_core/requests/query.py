@@ -127,10 +127,9 @@ def _search(
         if not selected.offsets:
             break
         yield _LOOK_US
-        body = yield from _bodies(
+        body, count = yield from _bodies(
             state, selected.offsets, "" if state.guard is None else header.topic
         )
-        count = len(selected.offsets)
         found = _Found(body, selected.end_offset, selected.end_time_ms, count)
         oldest = read_listed(state.store.log, selected.offsets[0])
         end_ms = oldest.store_time_ms if oldest else end_ms
@@ -139,8 +138,10 @@ def _search(
     return found
 
 
-def _bodies(state: BrokerState, offsets: list[int], topic: str) -> Steps[bytes | LongBody]:
-    """Return the records one after another; beyond QUERY_SIZE_MAX bytes, the newest ones.
+def _bodies(
+    state: BrokerState, offsets: list[int], topic: str
+) -> Steps[tuple[bytes | LongBody, int]]:
+    """Return the records one after another, and how many; beyond QUERY_SIZE_MAX, the newest ones.
 
     The index knows hashes, which a sender can choose. So with access control, records of other
     topics than `topic` are left out; "": no access control, as Apache.
@@ -164,6 +165,6 @@ def _bodies(state: BrokerState, offsets: list[int], topic: str) -> Steps[bytes |
                 parts.append(found.buffer[: found.size])
         yield _LOOK_US + found.size // _BYTES_READ_IN_US
     if total <= LONG_SIZE_MIN:
-        return b"".join(reversed(parts))
+        return b"".join(reversed(parts)), len(places)
     pieces = (log.pieces(offset, size) for offset, size in reversed(places))
-    return LongBody(total, chain.from_iterable(pieces))
+    return LongBody(total, chain.from_iterable(pieces)), len(places)

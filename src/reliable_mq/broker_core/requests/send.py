@@ -119,8 +119,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
 def _refuse_unsaved(state: BrokerState, topic: str) -> None:
     """Refuse a send to a topic that is not saved: many wait for the table of topics already.
 
-    Sends to other topics wait for the log only. Who floods the broker with new topics does not hold
-    them up.
+    Sends to other topics wait for the log only: a flood of new topics does not hold them up.
 
     Raises:
         RequestRefused: the topic is new, or would be.
