@@ -108,6 +108,22 @@ def test_a_preview_is_started_once_by_two_consoles(
     assert [action for action, _ in details(shop)] == ["group reset"]
 
 
+def test_a_pause_is_started_once_by_two_consoles(shop: ReliableMQ) -> None:
+    one, two = (visitor(console_app(shop, secret="shared")) for _ in range(2))
+    preview = look(one, "topic-pause", more={"topic": "orders"})
+    assert ended(one, start(one, preview))["counts"]["done"] == 1
+    assert done(one, "topic-resume", more={"topic": "orders"}) == {"done": 1}
+    form = {"sealed": field(preview.text, "sealed"), "why": WHY, "rate": "1"}
+    form |= {"token": field(two.get("/topics").text, "token")}
+    assert ended(two, two.post("/do/start", data=form))["counts"]["done"] == 0
+    assert two.get("/topics?stopped=yes&format=json").json() == []
+    rows = two.get("/audit?format=json").json()
+    assert [(row["action"], row["why"]) for row in rows] == [
+        ("resend resume", WHY),
+        ("resend pause", WHY),
+    ]
+
+
 def test_a_database_that_is_away_stops_it_before_a_broker_is_asked(
     shop: ReliableMQ, client: TestClient, broker: str
 ) -> None:
@@ -137,6 +153,19 @@ def test_what_one_broker_did_is_in_the_audit_though_another_refused(
     assert row["changed"] == 1
     assert row["detail"]["on"]["brokers"] == ["a"]
     assert row["detail"]["outcome"] == "broker b: it is away"
+
+
+def test_the_preview_of_a_pause_says_which_broker_does_not_answer(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Groups.settings
+
+    def half(groups: Groups, group: str) -> ClusterReply[Any]:
+        return ClusterReply(known(groups, group).value, {"b": Unavailable("it is away")})
+
+    monkeypatch.setattr(Groups, "settings", half)
+    preview = look(client, "group-pause", more={"group": GROUP})
+    assert "Broker b does not answer now, and may stay as it is: it is away" in preview.text
 
 
 def test_a_group_is_paused_and_resumed(shop: ReliableMQ, client: TestClient, broker: str) -> None:

@@ -1,6 +1,7 @@
 """Dead letters at a real broker: retried, voided, and sent again as a changed copy."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import select
@@ -43,8 +44,11 @@ def test_marked_dead_letters_go_to_their_group_again_once(
     assert all(each in page.text for each in ids)
     check(page.text)
     marked = [f"{group} {each}" for each in ids[:2]]
+    given_up = datetime.now(UTC)
     first, second = look(client, RETRY, ids=marked), look(client, RETRY, ids=marked)
     assert f"2 of topic orders, group {group}" in first.text
+    said = first.text.partition('As it was at <time datetime="')[2].partition('"')[0]
+    assert datetime.fromisoformat(said) >= given_up  # not the time of the newest letter
     started = start(client, first)
     assert ended(client, started)["counts"]["done"] == 2
     number = started.headers["location"].rpartition("/")[2]

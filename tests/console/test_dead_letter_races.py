@@ -73,6 +73,17 @@ def test_two_that_start_at_once_send_each_letter_once(
     until(lambda: [copies(broker, group, each) for each in ids] == [1] * 10)
 
 
+def test_each_part_of_a_retry_has_the_reason_in_the_audit(
+    broker: str, group: str, shop: ReliableMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_dead_letters, "AT_ONCE", 1)
+    ids = [give_up(broker, group) for _ in range(3)]
+    actions = actions_of(shop, broker)
+    done = actions.retry(actions.of_ids(ids, group), actor="vera", why="outage")
+    assert set(done.values()) == {""}
+    assert [each["why"] for each in details(shop)] == ["outage"] * 3
+
+
 def test_a_console_is_told_while_the_command_is_at_work(
     broker: str,
     group: str,

@@ -77,6 +77,9 @@ def test_one_marked_stub_is_sent_again_and_the_audit_says_by_whom_and_why(
     assert WHY in page
     assert actor in page
     assert "Send stubs again" in client.get("/works").text
+    live = client.get(f"{started.headers['location']}/live").text
+    assert 'data-live-end="ended"' in live  # nothing is asked for any more
+    assert client.get(f"/works/{'0' * 32}/live").status_code == 404
 
 
 def test_all_that_match_are_taken_across_pages_in_parts(mq: ReliableMQ, browse: Browse) -> None:
@@ -85,6 +88,7 @@ def test_all_that_match_are_taken_across_pages_in_parts(mq: ReliableMQ, browse: 
     client = browse()
     preview = look(client, VOID, query={"topic": "orders", "since": "-1000h"})
     assert "70 of topic orders" in preview.text
+    assert "Stubs that wait for no person: name a status" in preview.text
     found = ended(client, start(client, preview, rate="1000"))
     assert found["counts"] == {"done": 70, "changed since the preview": 0, "refused": 0}
     assert sorted(states(mq).values()) == [(0, 8)] + [(2, 8)] * 70

@@ -116,6 +116,16 @@ def test_without_users_only_this_machine_is_answered_at_a_name_of_its_own(
     assert answer.status_code == status
 
 
+@pytest.mark.parametrize("name", ["x-forwarded-for", "x-real-ip", "forwarded"])
+def test_without_users_no_proxy_is_answered(browse: Browse, users: Path, name: str) -> None:
+    assert browse().get("/", headers={name: "10.0.0.7"}).status_code == 421
+    assert browse(users=users).get("/log-in", headers={name: "10.0.0.7"}).status_code == 200
+
+
+def test_a_file_that_caches_keep_has_no_cookie(browse: Browse) -> None:
+    assert "set-cookie" not in browse().get("/static/console.css").headers
+
+
 @pytest.mark.parametrize("host", ["[", "a b", '"><script>'])
 def test_an_odd_host_is_no_bug(browse: Browse, users: Path, host: str) -> None:
     for path in ("/stubs?topic=a", "/log-in", "/none"):

@@ -1,13 +1,19 @@
 """A list: its address is its filter, its pages meet, and CSV and JSON have all that is filtered."""
 
 import csv
+import html
 import io
 
+import msgspec
 import pytest
 from tests.console.conftest import Browse
 from tests.console.planted_rows import NOW, as_of_now, insert_rows, log, stub
 
 from reliable_mq import ReliableMQ
+from reliable_mq.console.list_stubs import STUBS
+from reliable_mq.console.lists import ListPage, all_rows, wanted_of
+from reliable_mq.console.sources import ConsoleSources
+from reliable_mq.errors import Unavailable
 
 
 def rows_of(text: str) -> list[str]:
@@ -107,6 +113,31 @@ def test_csv_and_json_have_all_pages_of_the_filter(mq: ReliableMQ, browse: Brows
     assert table[0]["create_date"] == found[0]["create_date"].replace(" ", "T")
     assert datetime_of(table[-1]["create_date"]) == NOW.isoformat()
     assert client.get("/stubs?topic=none&format=json").json() == []
+
+
+def test_a_file_ends_with_an_error_if_a_source_goes_away_behind_its_first_page(
+    mq: ReliableMQ,
+) -> None:
+    pages = [ListPage([{"n": 1}], "1"), ListPage((), "", ("broker b: it is away",))]
+    kind = msgspec.structs.replace(STUBS, page=lambda _sources, _wanted: pages.pop(0))
+    sources = ConsoleSources(mq)
+    wanted = wanted_of(kind, [], ["main"])
+    rows = all_rows(kind, sources, wanted, kind.page(sources, wanted))
+    assert next(rows) == {"n": 1}
+    with pytest.raises(Unavailable, match="broker b: it is away"):
+        next(rows)
+
+
+KEY = '\U0001f468\u200d\U0001f469\u200d\U0001f467 \u202e"<b>&'
+
+
+def test_a_field_sends_back_what_was_typed(mq: ReliableMQ, browse: Browse) -> None:
+    insert_rows(mq.database, "message_stub", stub(1, message_key=KEY), stub(2))
+    page = browse().get("/stubs", params={"key": KEY}).text
+    assert len(rows_of(page)) == 1
+    field = page.partition('name="key" value="')[2].partition('"')[0]
+    assert field.isprintable()
+    assert html.unescape(field) == KEY
 
 
 def datetime_of(text: str) -> str:

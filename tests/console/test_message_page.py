@@ -1,5 +1,6 @@
 """The page of a message: its seven stations, its attempts, its siblings, and where it is found."""
 
+import html
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.console.planted_rows import NOW, insert_rows, log, message_id, run, s
 from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ
+from reliable_mq.console.message_page import _in_list
 from reliable_mq.console.stations import Reached, Station, group_stories, stations
 from reliable_mq.database.attempt_list import AttemptEnd, line_of
 from reliable_mq.escalate.timeline import MessageHistory
@@ -135,6 +137,23 @@ def test_a_message_page_has_the_evidence_and_leads_to_what_can_be_done(
     assert '<a href="/dead-letters?key=' in page
 
 
+def test_a_stub_without_a_key_is_found_in_its_list_by_its_moment(
+    mq: ReliableMQ, browse: Browse
+) -> None:
+    row = stub(1, resend_time=None, message_key="")
+    insert_rows(mq.database, "message_stub", row, stub(2, message_key=""))
+    page = browse().get("/message", params={"id": str(row["message_id"])}).text
+    place = html.unescape(page.partition('list: <a href="')[2].partition('"')[0])
+    listed = browse().get(f"{place}&format=json").json()
+    assert [each["message_id"] for each in listed] == [row["message_id"]]
+
+
+def test_a_stub_is_found_in_the_list_of_its_database() -> None:
+    assert _in_list(STUB, "billing")["database"] == "billing"
+    assert "database" not in _in_list(STUB, "")
+    assert _in_list({}, "billing") == {}
+
+
 def test_of_many_attempts_the_last_ones_are_seen_at_once(mq: ReliableMQ, browse: Browse) -> None:
     planted = stub(1)
     insert_rows(mq.database, "message_stub", planted)
@@ -172,7 +191,7 @@ def test_a_message_is_found_by_id_and_by_key_and_has_its_siblings(
 
 def test_names_of_topics_and_groups_are_found(browse: Browse) -> None:
     page = browse().get("/find?q=BILL").text
-    assert "/stubs?group=billing" in page
+    assert "/queues?group=billing" in page
     assert "/stubs?topic=orders" in browse().get("/find?q=rder").text
     assert "No " in browse().get("/find?q=nothing").text
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from tests.console.conftest import Browse
@@ -13,6 +14,9 @@ from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.cluster_reply import ClusterReply
 from reliable_mq.client.administering.thread_all_progress import GroupLine, all_progress
 from reliable_mq.console import signs
+from reliable_mq.console.all_lists import BY_NAME
+from reliable_mq.console.lists import wanted_of
+from reliable_mq.console.pages import LISTED
 from reliable_mq.console.signs import Sign, State, of_database, of_run
 from reliable_mq.errors import NotFound
 from reliable_mq.escalate.escalation import EscalationKind
@@ -162,9 +166,19 @@ def test_a_group_that_is_deleted_meanwhile_is_left_out() -> None:
     assert all_progress(admin) == ClusterReply([], {})
 
 
+def test_each_link_of_a_sign_is_a_filter_that_its_list_takes() -> None:
+    found = of_database("billing", [], 0.0, "", LISTED)
+    links = [each.link for each in found if each.link]
+    assert {each.partition("?")[0] for each in links} == {"/escalations", "/dead-letters", "/stubs"}
+    for each in links:
+        name, _, query = each.strip("/").partition("?")
+        wanted_of(BY_NAME[name], parse_qsl(query, strict_parsing=bool(query)), ["main", "billing"])
+
+
 def test_a_link_names_a_run_and_a_database_whatever_their_letters() -> None:
     run = LastRun("a&b#c", NOW, NOW, None, None, 1, False, {})
     assert of_run(run, NOW, 0.0, "", {"findings"}).link == "/findings?run=a%26b%23c"
+    assert of_run(run, NOW, 0.0, "", {"findings"}, "a&b").link.endswith("c&database=a%26b")
     found = of_database("a&b", [], 0.0, "", {"stubs", "escalations"})
     assert {each.link for each in found if each.link} == {
         "/escalations?open=yes&no_dead_letters=yes&database=a%26b",

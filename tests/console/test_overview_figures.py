@@ -14,8 +14,10 @@ from tests.waiting import until
 from reliable_mq import ReliableMQ
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
 from reliable_mq.console.broker_legs import broker_legs
+from reliable_mq.console.kept import Reading
+from reliable_mq.console.overview_figures import machine_signs
 from reliable_mq.console.rendering import took
-from reliable_mq.console.signs import State
+from reliable_mq.console.signs import State, summary
 from reliable_mq.console.signs_machines import of_clocks, of_disks, of_open_brokers, of_workers
 from reliable_mq.errors import NotFound
 from reliable_mq.measuring.sql_latency import SAMPLE, Leg, SeenDelivery, SqlLatency, times_of
@@ -118,6 +120,18 @@ def test_workers_that_are_away_are_worth_a_look(
     sign = of_workers(processes, alone, 1.0, LISTS)
     assert (sign.state, sign.figure, sign.link) == (state, figure, "/workers")
     assert said in sign.text
+
+
+def test_what_was_never_read_is_not_known() -> None:
+    unread = SimpleNamespace(look=lambda: Reading(None, 0.0, "no answer within 0.5 s"))
+    kept = {"main": SimpleNamespace(machines=unread)}
+    sources: Any = SimpleNamespace(kept=kept, brokers=unread, why_no_cluster="")
+    found = machine_signs(sources, LISTS)
+    assert [each.name for each in found] == ["Clocks and workers", "Disk of brokers"]
+    assert {(each.state, each.text) for each in found} == {
+        (State.UNKNOWN, "no answer within 0.5 s"),
+    }
+    assert summary(found) == "Not all is known: clocks and workers, disk of brokers"
 
 
 def seen(**values: Any) -> dict[str, Any]:

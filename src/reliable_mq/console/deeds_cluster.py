@@ -16,7 +16,7 @@ from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.console.sql_work_audit import begin_work, end_work
+from reliable_mq.console.sql_work_audit import begin_work, end_work, is_begun
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.sql_types import utc_datetime
@@ -26,6 +26,7 @@ from reliable_mq.names import check_name
 from reliable_mq.reconcile.moments import parse_moment
 
 START, END = "start", "end"
+_BEGUN = Part({Outcome.CHANGED: 1}, ("it was begun before: see the audit",))
 
 
 def named(chosen: Chosen, kind: str) -> str:
@@ -77,7 +78,7 @@ def one_part(
     """
     database = next(iter(sources.databases.values()))
     if not begin_work(database, order, action, sealed.preview.seen_at):
-        return Part({Outcome.CHANGED: 1}, ("it was begun before: see the audit",))
+        return _BEGUN
     try:
         on, failures = act()
     except ReliableMQError as error:
@@ -88,6 +89,13 @@ def one_part(
     if failures:
         raise next(iter(failures.values()))
     return Part({Outcome.DONE: 1})
+
+
+def _was_begun(sources: ConsoleSources, sealed: Sealed, order: Order) -> bool:
+    """Whether the audit has the order: a preview is started once, also after a restart."""
+    database = next(iter(sources.databases.values()))
+    with database.forgiving_engine.begin() as connection:
+        return is_begun(database, connection, order, sealed.preview.seen_at)
 
 
 def _until(chosen: Chosen) -> datetime | None:
@@ -115,6 +123,9 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
 def _pause_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     chosen = sealed.chosen
     topic, until = _own_topic(sources, chosen), _until(chosen)
+    if _was_begun(sources, sealed, order):
+        yield _BEGUN
+        return
     sources.mq.resending.pause(
         topic, until=until, note=order.why, by=order.actor, run_id=order.number
     )
@@ -137,6 +148,9 @@ def _look_resume(sources: ConsoleSources, chosen: Chosen) -> Preview:
 
 def _resume_parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Part]:
     topic = _own_topic(sources, sealed.chosen)
+    if _was_begun(sources, sealed, order):
+        yield _BEGUN
+        return
     changed = sources.mq.resending.resume(
         topic, note=order.why, by=order.actor, run_id=order.number
     )
@@ -160,10 +174,14 @@ def _look_group(may_consume: bool) -> Callable[[ConsoleSources, Chosen], Preview
                 "Handlers that run now go on to their end.",
             ]
         )
+        away = [
+            f"Broker {name} does not answer now, and may stay as it is: {words_of(error)}"
+            for name, error in answers.failures.items()
+        ]
         return Preview(
             total=1,
             lines=[f"group {group} at broker {', '.join(there)}"],
-            happens=happens,
+            happens=[*happens, *away],
             doubles=[],
             seen_at=now_of(sources),
         )

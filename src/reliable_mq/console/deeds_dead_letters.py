@@ -7,7 +7,7 @@ message of a transaction, together with its entry in the audit.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 
 from sqlalchemy import select
 
@@ -33,10 +33,14 @@ from reliable_mq.outbox.stub import StubEvent
 def _found(sources: ConsoleSources, chosen: Chosen) -> list[DeadLetter]:
     """Return the chosen dead letters that still wait for a person."""
     if chosen.ids:
-        ids = {each.partition(" ")[2] for each in chosen.ids}
-        actions = dead_letter_actions(sources)
-        some = [each for each in actions.of_ids(sorted(ids)) if dead_letter_id(each) in chosen.ids]
-        return actions.still_open(some)
+        marked: dict[str, list[str]] = defaultdict(list)
+        for each in chosen.ids:
+            group, _, message_id = each.partition(" ")
+            if group and message_id:
+                marked[group].append(message_id)
+        actions = dead_letter_actions(sources)  # a broker is asked for the marked groups only
+        some = (actions.of_ids(ids, group) for group, ids in sorted(marked.items()))
+        return actions.still_open([*chain.from_iterable(some)])
     wanted = wanted_of(DEAD_LETTERS, [*chosen.query.items()], list(sources.databases))
     return matching(sources, wanted, everything=False)[0]
 

@@ -67,6 +67,8 @@ def _look(sources: ConsoleSources, chosen: Chosen, event: StubEvent) -> Preview:
             counts[_place(each.topic, each.required_groups)] += each.number
             sent += each.sent
         total = sum(counts.values())
+        if not chosen.query.get("status") and chosen.query.get("escalated") != "yes":
+            left_out.append("Stubs that wait for no person: name a status in the filter for them")
     return Preview(
         total=total,
         lines=counted(counts, "of"),

@@ -148,6 +148,7 @@ class Doing:
             status,
             deed=deed,
             preview=sealed.preview,
+            made=datetime.fromtimestamp(sealed.made, UTC),
             chosen=sealed.chosen,
             sealed=self._seal.sealed("preview", msgspec.json.encode(sealed)),
             fault=fault,

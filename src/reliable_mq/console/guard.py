@@ -51,6 +51,8 @@ HEADERS = {
 }
 _OWN_SITES = ("", "same-origin", "none")
 """What a browser says about a request of our own pages; "": it is too old to say it."""
+_OF_PROXIES = ("x-forwarded-for", "x-real-ip", "forwarded")
+"""What a proxy at this machine says of a visitor: such a visitor is elsewhere."""
 AT_ONCE = ("/static/", "/healthz")
 """Who asks does not matter, and no file and no thread is waited for."""
 OIDC_PATH = "/log-in/oidc"
@@ -130,7 +132,8 @@ class PageGuard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
-                if cookie and f"{self._seal.cookie_name}=" not in headers.get("set-cookie", ""):
+                needs = is_page and cookie  # an answer that caches may keep has no cookie
+                if needs and f"{self._seal.cookie_name}=" not in headers.get("set-cookie", ""):
                     headers.append("Set-Cookie", cookie)
             await send(message)
 
@@ -190,6 +193,9 @@ class PageGuard:
                     " localhost",
                     421,
                 )
+            if any(name in request.headers for name in _OF_PROXIES):
+                text = "without users, the console answers no proxy: start it with --users"
+                return PlainTextResponse(text, 421)
         return None
 
     def _refused(self, request: Request, session: LogInSession) -> Response | None:

@@ -73,11 +73,11 @@ class KeptValue(Generic[T]):
         running = self.begin()
         is_late = running is not None and not running.wait(self._patience)
         with self._lock:
+            value, fault = self._value, self._fault
             age = self._clock() - self._read_at
-            fault = self._fault
         if is_late and not fault:
             fault = f"no answer within {self._patience:g} s"
-        return Reading(self._value, age, fault)
+        return Reading(value, age, fault)
 
     def _run(self) -> None:
         begun = self._clock()

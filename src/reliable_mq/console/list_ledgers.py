@@ -222,7 +222,7 @@ def _audit_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in row.items() if name != "seq"},
         "detail": detail,
-        "why": detail.get("why") or detail.get("reason") or "",
+        "why": detail.get("why") or detail.get("reason") or detail.get("note") or "",
         "outcome": "changed" if row["changed"] else str(detail.get("outcome") or "not changed"),
     }
 

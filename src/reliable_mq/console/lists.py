@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from reliable_mq.console.sources import ConsoleSources
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, Unavailable
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
 
@@ -227,9 +227,13 @@ def address(kind: RowList, query: Mapping[str, str], **changes: str) -> str:
 def all_rows(
     kind: RowList, sources: ConsoleSources, wanted: WantedPage, found: ListPage
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of all pages from the found one on, up to a million."""
+    """Yield the rows of all pages from the found one on, up to a million.
+
+    Raises:
+        Unavailable: a source has gone away since the first page.
+    """
     page = wanted._replace(limit=kind.export_rows)
-    count = 0
+    count, was_away = 0, bool(found.away)
     while True:
         yield from found.rows
         count += len(found.rows)
@@ -237,6 +241,8 @@ def all_rows(
             return
         page = page._replace(cursor=found.next)
         found = kind.page(sources, page)
+        if found.away and not was_away:  # its rows are missing from here on
+            raise Unavailable("; ".join(found.away))
 
 
 def csv_lines(kind: RowList, rows: Iterator[Mapping[str, Any]]) -> Iterator[str]:

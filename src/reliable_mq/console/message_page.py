@@ -1,7 +1,7 @@
 """All that is known about one message, for its page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,7 +55,8 @@ class KnownFinding(NamedTuple):
 class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     """A message, as its page shows it. `away`: a line for each source that could not be asked.
 
-    `read_from`: what was read from a store's files, in a sentence; "": nothing.
+    `read_from`: what was read from a store's files, in a sentence; "": nothing. `in_list`: the
+    filter that finds its stub in the list.
     """
 
     message_id: str
@@ -73,11 +74,12 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[KnownFinding]
     away: list[str]
     read_from: str
+    in_list: dict[str, str]
 
 
 def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
     """Return all that is known about a message."""
-    history, away = known_of(sources, message_id)
+    history, away, database = known_of(sources, message_id)
     lines = list(away)
     answer = ask(
         lambda: records_of(
@@ -117,7 +119,20 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         findings=_findings(history, fields),
         away=lines,
         read_from=read_from,
+        in_list=_in_list(stub, database),
     )
+
+
+def _in_list(stub: Mapping[str, Any], database: str) -> dict[str, str]:
+    """Return the filter that finds a stub: by its key, or by the moment of its transaction."""
+    if not stub:
+        return {}
+    named = {"topic": stub["topic"]} | ({"database": database} if database else {})
+    if stub["message_key"]:
+        return {"key": stub["message_key"], **named}
+    begin = stub["create_date"].astimezone(UTC)
+    times = {"since": begin, "until": begin + timedelta(milliseconds=1)}
+    return named | {name: f"{each:%Y-%m-%dT%H:%M:%S.%f}" for name, each in times.items()}
 
 
 def _from_stores(

@@ -5,7 +5,7 @@ import platform
 from typing import NamedTuple
 
 from reliable_mq.client.administering.cluster_facts import BrokerFacts
-from reliable_mq.console.signs import Sign
+from reliable_mq.console.signs import Sign, State
 from reliable_mq.console.signs_machines import of_clocks, of_disks, of_open_brokers, of_workers
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.measuring.sql_latency import Leg, LegTimes
@@ -30,14 +30,16 @@ class LatencyPanel(NamedTuple):
 
 
 def machine_signs(sources: ConsoleSources, lists: set[str]) -> list[Sign]:
-    """Return the signs of brokers, clocks and workers, as far as they are known."""
+    """Return the signs of brokers, clocks and workers. What was never read is one, too."""
     machines: dict[str, Machines] = {}
     ages: list[float] = []
+    fault = ""
     for name, kept in sources.kept.items():
         reading = kept.machines.look()
         if reading.value is not None:
             machines[name] = reading.value
             ages.append(reading.age)
+        fault = fault or reading.fault
     brokers = sources.brokers.look()
     known: tuple[BrokerFacts, ...] = ()
     if brokers.value is not None:
@@ -50,7 +52,16 @@ def machine_signs(sources: ConsoleSources, lists: set[str]) -> list[Sign]:
         seen = {each.owner: each for some in machines.values() for each in some.processes}
         others = [each for each in seen.values() if not is_this(each)]
         found.append(of_workers(others, _alone(sources), age, lists))
+    else:
+        found.append(_unread("Clocks and workers", fault))
+    if brokers.value is None and not sources.why_no_cluster:
+        found.append(_unread("Disk of brokers", brokers.fault))
     return found
+
+
+def _unread(name: str, fault: str) -> Sign:
+    """Return the sign of what is not known yet: else the page would say that nothing is wrong."""
+    return Sign(name, State.UNKNOWN, "not known", fault or "It is being read.")
 
 
 def is_this(process: SeenProcess) -> bool:

@@ -112,7 +112,7 @@ class Pages:
         sources.begin_all()
         found: list[signs.Sign] = []
         tracks: list[MinuteTrack] = []
-        runs = []
+        runs = {}
         for name, kept in sources.kept.items():
             figures = kept.figures.look()
             age = figures.age if figures.value is not None else None
@@ -124,15 +124,17 @@ class Pages:
                 title = f"{shown}: {what.value}" if shown else what.value
                 by_hour = day.get(what, [])
                 tracks.append(MinuteTrack(title, values, counts.age, counts.fault, by_hour))
-            runs.append(kept.run.look())
-        newest = max(runs, key=lambda each: each.value.finished.timestamp() if each.value else 0.0)
+            runs[shown] = kept.run.look()
+        ends = {name: each.value.finished.timestamp() for name, each in runs.items() if each.value}
+        place = max(runs, key=lambda name: ends.get(name, 0.0))
+        newest = runs[place]
         cluster = sources.cluster.look()
         groups = cluster.value.groups if cluster.value is not None else None
         failures = cluster.value.failures if cluster.value is not None else {}
         found += signs.of_cluster(groups, failures, cluster.age, cluster.fault, LISTED)
         found += machine_signs(sources, LISTED)
         age = newest.age if newest.value is not None else None
-        found.append(signs.of_run(newest.value, now, age, newest.fault, LISTED))
+        found.append(signs.of_run(newest.value, now, age, newest.fault, LISTED, place))
         return {
             "signs": found,
             "worst": signs.worst(found),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -41,6 +42,16 @@ def version_of(files: Mapping[str, tuple[bytes, str]]) -> str:
 def shown(value: object, length_max: int = CELL_LENGTH_MAX) -> str:
     """Return a value as a page shows it."""
     return "" if value is None else printable(str(value), length_max)
+
+
+def as_typed(value: object) -> Markup:
+    """Return a value for a field of a form, which sends it back as it is.
+
+    Characters that a page does not show are references: an emoji may have some inside.
+    """
+    text = escape("" if value is None else str(value))
+    parts = (each if each.isprintable() else f"&#{ord(each)};" for each in str(text))
+    return Markup("".join(parts))  # noqa: S704 - escaped above
 
 
 def exact_time(moment: datetime | None) -> str:
@@ -108,6 +119,7 @@ class Renderer:
         )
         environment.filters |= {
             "shown": shown,
+            "as_typed": as_typed,
             "exact": exact_time,
             "short": short_time,
             "ago": ago,

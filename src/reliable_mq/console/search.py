@@ -60,22 +60,28 @@ class SearchResult(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What databases know of a message, and a line for each that is away."""
+    """What databases know of a message, and a line for each that is away.
+
+    `database`: the one that has its stub, if there are several; "": none, or there is only one.
+    """
 
     history: MessageHistory
     away: tuple[str, ...]
+    database: str = ""
 
 
 def known_of(sources: ConsoleSources, message_id: str) -> Known:
     """Return what all databases know about a message."""
-    histories, away = [], []
+    histories, away, place = [], [], ""
     for name in sources.databases:
         answer = ask(_history(sources, name, message_id))
         if answer.value is None:
             away.append(f"Database {name}: {answer.fault}")
         else:
             histories.append(answer.value)
-    return Known(merged(histories), tuple(away))
+            if answer.value.stub is not None and len(sources.databases) > 1:
+                place = name
+    return Known(merged(histories), tuple(away), place)
 
 
 def _history(sources: ConsoleSources, name: str, message_id: str) -> Callable[[], MessageHistory]:

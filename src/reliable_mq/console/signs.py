@@ -107,7 +107,7 @@ def of_database(
     def counted(title: str, count: int, bad: State, text: str, path: str) -> Sign:
         link = path if path.partition("?")[0].strip("/") in lists else ""
         state = bad if count else State.WELL
-        return Sign(before + title, state, f"{count:,}", text, age, link and link + of_this)
+        return Sign(before + title, state, f"{count:,}", text, age, link)
 
     escalated = _sum(samples, "reliable_mq_escalations_open")
     letters = _sum(samples, "reliable_mq_dead_letters_open")
@@ -123,14 +123,14 @@ def of_database(
             escalated,
             State.BAD,
             "Other than dead letters: messages that are stuck, or sent too often.",
-            "/escalations?open=yes&no_dead_letters=yes",
+            f"/escalations?open=yes&no_dead_letters=yes{of_this}",
         ),
         counted(
             "Dead letters",
             letters,
             State.BAD,
             "Consumer groups gave these messages up.",
-            "/dead-letters?",
+            "/dead-letters",  # they lie at brokers: the list is of no database
         ),
         Sign(
             f"{before}Oldest unsent stub",
@@ -184,9 +184,17 @@ def of_cluster(
 
 
 def of_run(
-    run: LastRun | None, now: datetime, age: float | None, fault: str, lists: set[str]
+    run: LastRun | None,
+    now: datetime,
+    age: float | None,
+    fault: str,
+    lists: set[str],
+    database: str = "",
 ) -> Sign:
-    """Return the sign of the last run of reconciliation."""
+    """Return the sign of the last run of reconciliation.
+
+    `database`: the one that has it; "": there is only one.
+    """
     name = "Reconciliation"
     if run is None:
         if fault:
@@ -195,6 +203,8 @@ def of_run(
         return Sign(name, State.WARN, "no run", text, age)
     since = max(0.0, (now - run.finished).total_seconds())
     link = f"/findings?run={quote(run.run_id, safe='')}" if "findings" in lists else ""
+    if link and database:
+        link += f"&database={quote(database, safe='')}"
     when = f"The last run ended {span(since)} ago."
     if run.findings:
         return Sign(name, State.BAD, f"{run.findings:,} findings", when, age, link)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, select, text, update
 
 from reliable_mq.console.work import Order
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_windows import times_span
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit, detail_text
 
 BEGUN = "it has begun; how it ended is not known"
@@ -31,7 +32,10 @@ def is_begun(database: Database, connection: Connection, order: Order, since: da
         number = int(order.number[:15], 16)
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
     entry = database.audit.c
-    wanted = select(entry.seq).where(entry.create_date >= since, entry.run_id == order.number)
+    span = times_span(connection, entry.seq, entry.create_date, since, None)  # no index has times
+    wanted = select(entry.seq).where(
+        *span, entry.create_date >= since, entry.run_id == order.number
+    )
     return connection.execute(wanted.limit(1)).first() is not None
 
 

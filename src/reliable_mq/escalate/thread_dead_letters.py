@@ -167,12 +167,12 @@ class DeadLetterActions:
                 for each in some:
                     if each.message.message_id in refusals:
                         continue
-                    why, is_clear = (
+                    line, is_clear = (
                         _redelivered(browser, each)
                         if time.monotonic() < ends
                         else (_TOO_LATE, True)
                     )
-                    refusals[each.message.message_id] = why
+                    refusals[each.message.message_id] = line
                     if not is_clear:
                         unclear.add(each.message.message_id)
                 self._ended(retry, refusals, unclear)

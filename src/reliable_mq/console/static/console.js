@@ -12,12 +12,14 @@ function refreshed(part) {
     if (document.visibilityState === "visible" && !busy) {
       try {
         const answer = await fetch(part.dataset.live, { headers: { Accept: "text/html" } });
-        if (answer.redirected) { location.reload(); return; }
+        if (answer.redirected || answer.status === 404) { location.reload(); return; }
         if (!answer.ok) throw new Error(String(answer.status));
         const made = new DOMParser().parseFromString(await answer.text(), "text/html");
         part.replaceChildren(...made.body.childNodes);
         const title = part.querySelector("#verdict span");
         if (title) document.title = title.textContent + document.title.replace(/^.*(?= · )/, "");
+        const end = part.querySelector("[data-live-end]");
+        if (end) { document.title = document.title.replace(/: running(?= · )/, `: ${end.dataset.liveEnd}`); return; }
         wait = base;
         note = `, again every ${base} s`;
       } catch {
