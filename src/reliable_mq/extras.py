@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     "cronsim": "periodic",
     "jinja2": "mail",
     "lz4": "lz4",
+    "markupsafe": "mail",  # Jinja2 brings it
     "django": "django",
     "fastapi": "fastapi",
     "click": "flask",  # Flask brings it

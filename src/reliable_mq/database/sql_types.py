@@ -51,8 +51,7 @@ SQLite, text that is not UTF-8 is read as `Unreadable`, so that the rows beside 
 Other databases never hold such text."""
 EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Read for a moment that Python's datetime cannot represent; see `UtcDateTime`."""
-COMMAND_WORDS = "reliable_mq.command_words"
-"""In the info of our MetaData: what writes commands as their users type them."""
+COMMAND_WORDS = "reliable_mq.command_words"  # in the info of a MetaData: writes commands its way
 _DISTANT_FUTURE = re.compile(r"infinity|\d{5,}-(?!.*BC).*")
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 _NO_SUCH_TABLE = 1146  # the number of MySQL and MariaDB

@@ -137,10 +137,11 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
         return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
-    found = _find(state, header, wanted)
+    found, work = _find(state, header, wanted), 0
     _note_progress(state, header, found, pull.user, commits=False)
-    looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
-    work = scan_cost(pull.wanted, looked_at) + found.work
+    if pull.wanted is not None:
+        looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
+        work = scan_cost(pull.wanted, looked_at) + found.work
     return _answer(state, pull.command, header, found, topic, group), work
 
 
