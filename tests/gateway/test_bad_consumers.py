@@ -7,6 +7,7 @@ with success.
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.gateway.grpc_client import GrpcClient, client_at
 from tests.gateway.test_bad_calls import connected, resident
 from tests.gateway.test_consumers import acknowledge, names, received
 from tests.interop.sdk_servers import BROKER_SETTINGS, Endpoint
-from tests.waiting import Budget
+from tests.waiting import Budget, until
 
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.hpack import block_of
@@ -244,6 +245,15 @@ def test_a_thousand_streams_of_one_client_hold_nobody_up_and_one_more_is_refused
     assert budget.is_left()
 
 
+def sockets(broker: ReliableMQBroker) -> int:
+    (pid,) = broker.pids
+    count = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            count += str(each.readlink()).startswith("socket:")
+    return count
+
+
 def test_clients_with_a_thousand_streams_that_leave_again_and_again_leave_no_memory(
     broker: ReliableMQBroker, endpoint: Endpoint, client: GrpcClient
 ) -> None:
@@ -261,7 +271,9 @@ def test_clients_with_a_thousand_streams_that_leave_again_and_again_leave_no_mem
                     b"".join(frame_of(1, 4, n, head) + frame_of(0, 0, n, call) for n in streams)
                 )
                 raw.recv(65_536)
+            until(lambda: sockets(broker) <= usual)  # its frames wait for turns of the loop
 
+    usual = sockets(broker)
     flood(10)
     assert client.send("plain").status.code == Code.OK
     before = resident(broker)

@@ -451,7 +451,8 @@ class Http2Connection:
             self._drop(stream)
 
     def lose(self) -> list[Stream]:
-        """Drop all streams, as the connection is lost; return them."""
+        """Drop all streams, as the connection is lost; return them. Frames that wait are gone."""
+        self._kept, self._kept_from, self.has_more = b"", 0, False
         streams = list(self.streams.values())
         for stream in streams:
             self._drop(stream)
