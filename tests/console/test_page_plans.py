@@ -214,40 +214,44 @@ def _seen(client: TestClient, path: str) -> list[list[int]]:
     return seen
 
 
-def test_a_group_that_has_consumed_most_is_asked_about_some_at_once(
-    large: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+UNCONSUMED = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
+"""The numbers of the messages that `CONSUMED` leaves, the newest first."""
+
+
+@pytest.fixture
+def consumed(large: ReliableMQ, monkeypatch: pytest.MonkeyPatch) -> ReliableMQ:
+    """A group has consumed most of what a page of it looks at, in small windows."""
     monkeypatch.setattr(sql_windows, "COSTLY_ROWS", 30)
     with large.database.engine.begin() as connection:
         connection.execute(text(CONSUMED))
+    return large
+
+
+@pytest.mark.usefixtures("consumed")
+def test_a_group_that_has_consumed_most_is_asked_about_some_at_once(browse: Browse) -> None:
     seen = _seen(browse(), "/stubs?group=billing&status=unconfirmed")
     assert [len(each) for each in seen] == [15, 16, 15, 6]
-    whole = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
-    assert [each for page in seen for each in page] == whole
+    assert [each for page in seen for each in page] == UNCONSUMED
 
 
 def test_what_is_confirmed_while_a_page_is_read_hides_no_other_stub(
-    large: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+    consumed: ReliableMQ, browse: Browse
 ) -> None:
-    monkeypatch.setattr(sql_windows, "COSTLY_ROWS", 30)
-    with large.database.engine.begin() as connection:
-        connection.execute(text(CONSUMED))
-    whole = sorted([*range(400, ROWS + 1, 400), 1, 8001], reverse=True)
-    lost = set(whole[:10])
+    lost = set(UNCONSUMED[:10])
 
     def confirm(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "NOT (EXISTS" in statement and lost:
-            with large.database.engine.begin() as connection:
+            with consumed.database.engine.begin() as connection:
                 connection.execute(text(CONFIRM), {"seqs": sorted(lost)})
             lost.clear()
 
-    event.listen(large.database.forgiving_engine, "after_cursor_execute", confirm)
+    event.listen(consumed.database.forgiving_engine, "after_cursor_execute", confirm)
     try:
         seen = _seen(browse(), "/stubs?group=billing&status=unconfirmed")
     finally:
-        event.remove(large.database.forgiving_engine, "after_cursor_execute", confirm)
+        event.remove(consumed.database.forgiving_engine, "after_cursor_execute", confirm)
     assert not lost
-    assert {*whole[10:]} <= {each for page in seen for each in page}
+    assert {*UNCONSUMED[10:]} <= {each for page in seen for each in page}
 
 
 def test_a_window_without_a_row_says_that_there_are_older_ones(

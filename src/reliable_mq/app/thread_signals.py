@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from reliable_mq.errors import InvariantBroken, UsageError
@@ -63,8 +63,11 @@ def run_until_signal(
         UsageError: an event loop runs in this thread, and would stand still until a signal.
         WorkerDied: `is_alive` returned False before a signal; raised after closing.
     """
-    with suppress(RuntimeError):  # no loop runs here
+    try:
         asyncio.get_running_loop()
+    except RuntimeError:
+        pass  # no loop runs here
+    else:
         raise UsageError(
             "run() would block this event loop: call start() instead, and close() at the end"
         )

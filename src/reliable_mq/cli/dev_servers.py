@@ -68,7 +68,7 @@ class DevServers:
         self._pids: list[int] = []
         self._followed: list[FollowedFile] = []
         self._broker: DevProcess | None = None
-        self._named: dict[str, str] = {}
+        self._told: set[str] = set()  # servers that the application names itself
 
     def start_needed(self, needs: DevNeeds) -> None:
         """Start the servers that are needed and do not run yet.
@@ -89,8 +89,9 @@ class DevServers:
 
     def _tell_named(self, server: str, *, is_needed: bool) -> None:
         """Say once that a server is not started, because the application names its address."""
-        if not (is_needed or f"RELIABLE_MQ_{server.upper()}" in self.addresses | self._named):
-            self._named[f"RELIABLE_MQ_{server.upper()}"] = ""
+        is_ours = is_needed or f"RELIABLE_MQ_{server.upper()}" in self.addresses
+        if not is_ours and server not in self._told:
+            self._told.add(server)
             self._log.write_line("dev", f"the application names its {server}: none is started")
 
     def _of_postgres(self) -> Path:
