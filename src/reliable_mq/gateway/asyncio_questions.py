@@ -146,12 +146,17 @@ class Questions:
         question.answer(_answered(question, command))
 
     def reconnect(self) -> None:
-        """Tell all clients to connect again: this endpoint stops."""
+        """Tell all clients to connect again, and end their streams: this endpoint stops.
+
+        A client library drops commands that it has not read when a connection closes under an open
+        stream.
+        """
         told = TYPES["TelemetryCommand"]()
         told.reconnect_endpoints_command.nonce = str(next(self._numbers))
         for each in self._sessions:
             if each.stream is not None:
                 each.stream.write(told)
+                each.stream.close()
 
     def invariants(self) -> None:
         """Check the number of questions, and their order.

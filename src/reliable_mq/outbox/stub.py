@@ -17,7 +17,14 @@ import msgspec
 from reliable_mq.database.row_values import TEXT_LENGTH_MAX, StubStatus
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
+from reliable_mq.message import (
+    CONFIRM_TO,
+    CONSUMED_BY,
+    CONTENT_TYPE,
+    RESENT,
+    Message,
+    named_message,
+)
 from reliable_mq.transitions import after
 
 _KNOWN_LENGTH_MAX = 4_096  # longer lists of names are left out: a record's properties are bounded
@@ -129,7 +136,7 @@ def message_of(
         properties[RESENT] = "true"
     if stub.content_type:
         properties[CONTENT_TYPE] = stub.content_type
-    return Message(
+    return named_message(
         topic=stub.topic,
         body=stub.content,
         tag=stub.tag,
