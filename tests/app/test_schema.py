@@ -99,6 +99,8 @@ def test_tables_of_the_first_release_are_brought_to_this_one(database: Database)
             connection.execute(text(f"DROP TABLE rmq_{name}"))
         if database.dialect == "sqlite":  # it drops no column that an index names
             connection.execute(text("DROP INDEX rmq_consume_log_failed"))
+            connection.execute(text("DROP INDEX rmq_message_stub_correlation"))
+        connection.execute(text("ALTER TABLE rmq_message_stub DROP COLUMN correlation_id"))
         connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failure"))
         connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failures"))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
