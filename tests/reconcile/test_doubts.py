@@ -15,6 +15,7 @@ from reliable_mq.reconcile.judgement.events import (
     LOG,
     SKIPPED,
     STUB,
+    VOIDED,
 )
 from reliable_mq.reconcile.judgement.judge import judge
 from reliable_mq.reconcile.judgement.tally import Tally
@@ -75,3 +76,24 @@ def test_what_a_person_let_be_skipped_is_told_and_is_no_finding() -> None:
     assert told.skips.summary()["count"] == 1
     assert (skipped["message_id"], skipped["verdict"]) == (message_id(0), "settled")
     assert told.doubts.summary()["count"] == 0
+
+
+def test_a_skip_does_not_contradict_a_voided_stub_and_is_no_latency_of_the_group() -> None:
+    """Given a voided stub, whose message a person let be skipped, and one whose group consumed it.
+
+    Then the first one is no finding, as nothing had its effect.
+    """
+    world, events = World(NOW, GRACE, NOW, frozenset({"orders"})), []
+    for number, marks in enumerate((SKIPPED | DUPLICATE, 0)):
+        identity = message_id(number)
+        row = {"consumer_group": "payments", "state": CONSUMED, "tries": 2, "seen": LONG_AGO}
+        row |= {"changed": LONG_AGO + timedelta(hours=9), "marks": marks}
+        events += [event(STUB, identity, state=VOIDED), event(LOG, identity, **row)]
+    verdicts = judge(pa.Table.from_pylist(events, EVENTS), world)
+    rows = [each for each in verdicts.to_pylist() if each["consumer_group"] == "payments"]
+    told = {each["message_id"]: (each["verdict"], each["consumed_ms"]) for each in rows}
+
+    hours = 9 * 3_600_000
+    assert told[message_id(0)] == ("voided", None)
+    assert told[message_id(1)][0] == "voided but consumed"
+    assert told[message_id(1)][1] >= hours

@@ -17,6 +17,7 @@ from reliable_mq.reconcile.judgement.events import (
     DUPLICATE,
     LOG,
     NO_TIME,
+    SKIPPED,
     STUB,
     TELLS,
 )
@@ -79,6 +80,12 @@ class Case:
         """Whether each row's consume log says CONSUMED."""
         is_consumed: np.ndarray = values_at(self.traces["state"], self.rows.log, -1) == CONSUMED
         return is_consumed
+
+    @cached_property
+    def is_skipped(self) -> np.ndarray:
+        """Whether a person let each row's group skip the message."""
+        is_skipped: np.ndarray = (values_at(self.traces["marks"], self.rows.log, 0) & SKIPPED) != 0
+        return is_skipped
 
     @cached_property
     def pairs(self) -> ForgedPairs:
@@ -319,6 +326,10 @@ def _log(case: Case) -> np.ndarray:
     consumed = np.where(case.is_consumed, log, -1)
     found[consumed_others(traces, rows, case.stores, case.pairs, consumed)] = code["other"]
     found[case.second_effect >= 0] = code["twice"]
+    # What a person let be skipped had no effect: that does not contradict a stub without one.
+    stub, ended = _STUB[values_at(traces["state"], case.stub, -1)], _CODE["stub"]
+    has_ended = (stub == ended["voided"]) | (stub == ended["tombstone"])
+    found[case.is_skipped & has_ended] = code["none"]
     return found
 
 

@@ -17,7 +17,6 @@ from reliable_mq.reconcile.judgement.event_rows import column_of
 from reliable_mq.reconcile.judgement.events import (
     IN_DOUBT,
     NO_TIME,
-    SKIPPED,
     TOMBSTONE,
     VOIDED,
     id_times,
@@ -347,7 +346,7 @@ def _logs(case: Case) -> dict[str, pa.Array]:
         "log_broker_name": _named(case, "broker", case.rows.log),
         "other_consume_date": _of(case, "changed", case.second_effect, _TIME),
         "log_in_doubt": pa.array((marks & IN_DOUBT) != 0),
-        "log_skipped": pa.array((marks & SKIPPED) != 0),
+        "log_skipped": pa.array(case.is_skipped),
     }
 
 
@@ -359,6 +358,7 @@ def _latencies(case: Case) -> dict[str, pa.Array]:
     delivered = values_at(traces["seen"], first, int(NO_TIME))
     stored = values_at(traces["seen"], np.where(delay >= 0, delay, first), int(NO_TIME))
     consumed = values_at(traces["changed"], rows.log, int(NO_TIME))
+    consumed = np.where(case.is_skipped, NO_TIME, consumed)  # a person's time, not the group's
     spans = {
         "stored_ms": (created, stored),
         "delivered_ms": (due, delivered),
