@@ -3,22 +3,27 @@
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import MetaData, delete, select, text, update
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session
 from tests.console.planted_rows import ODD
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ
 from reliable_mq.cli.found_messages import history_of
 from reliable_mq.cli.message_standing import standing
+from reliable_mq.confirm.sql_confirmation import SqlConfirmation
 from reliable_mq.console.stations import group_stories, stations
 from reliable_mq.database.row_values import LogState, StubStatus, is_skipped
+from reliable_mq.database.sql_consume_log_table import consume_log_table
 from reliable_mq.errors import UsageError
+from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.sql_skip_actions import SkipActions
-from reliable_mq.escalate.sql_skips import SkipCase
+from reliable_mq.escalate.sql_skips import SkipCase, SqlSkips
 from reliable_mq.escalate.timeline import timeline
 from reliable_mq.outbox.stub import StubEvent
 from reliable_mq.testing.message_world import MessageWorld
@@ -214,6 +219,40 @@ def test_a_dead_letter_is_told_and_left(shop: Poisoned) -> None:
         assert world.dead_letters("payments")
         assert shop.skip().startswith("it is a dead letter of payments")
         assert not is_skipped(shop.log())
+
+
+def test_a_row_of_a_business_key_that_names_its_own_message_is_no_skip(database_url: str) -> None:
+    """Given a row that somebody has deleted, so that its business key says who had the effect."""
+    mq = ReliableMQ("shop", database=database_url)
+    mq.create_tables()
+
+    @mq.consumer("orders", group="payments", idempotent_by="id")
+    def pay(_order: dict[str, str]) -> None: ...
+
+    with MessageWorld(mq) as world:
+        with mq.transaction() as tx:
+            sent = tx.send("orders", {"id": "7"})
+        world.deliver()
+        with mq.database.engine.begin() as connection:
+            connection.execute(delete(mq.database.logs))
+            connection.execute(update(mq.database.stubs).values(status=2))
+        actions = OperatorActions(mq.database, StubEvent.RETRY, actor="ada", why="")
+        assert list(actions.change_ids([sent])) == [{sent: True}]
+        world.settle()
+        history = history_of(mq.databases.values(), sent)
+        (row,) = history.logs
+        assert row["duplicate_of"] == sent
+        assert standing(sent, history).text == "settled: consumed by payments"
+        says = SkipActions(mq.databases, "payments").views([sent])[sent].says
+        assert says.startswith("payments has consumed it already")
+    mq.close()
+
+
+def test_mysql_computes_the_doubt_before_the_owner_is_gone() -> None:
+    """MySQL computes the values of an update from left to right; each sees those before it."""
+    skips = SqlSkips(consume_log_table(MetaData()), Mock(SqlConfirmation), Mock(SqlAudit), "mysql")
+    said = str(skips._skip.compile(dialect=mysql.dialect()))
+    assert said.index("owner IS NOT NULL") < said.index("owner=NULL")
 
 
 def test_a_group_that_nobody_knows_is_told(shop: Poisoned) -> None:

@@ -30,7 +30,9 @@ class LogState(IntEnum):
 def is_skipped(log: Mapping[str, Any]) -> bool:
     """Return whether a person let a consumer group skip the message of a row of the consume log.
 
-    Such a message is settled without an effect: the row names no other message that had it.
+    Such a message is settled without an effect: the row names no other message that had it, and no
+    owner. A row with an owner may name itself, too: somebody deleted it, and the table of business
+    keys knew that its message had had the effect.
     """
-    is_settled = bool(log["state"] == LogState.CONSUMED)
+    is_settled = bool(log["state"] == LogState.CONSUMED) and log.get("owner") is None
     return is_settled and bool(log.get("duplicate_of") == log["message_id"])

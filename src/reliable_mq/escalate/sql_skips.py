@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, bindparam, case, null, or_, select, update
 
 from reliable_mq.confirm.sql_confirmation import SqlConfirmation
-from reliable_mq.database.row_values import LogState
+from reliable_mq.database.row_values import LogState, is_skipped
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.escalate.sql_audit import AuditEntry, SqlAudit
 
@@ -78,16 +78,17 @@ class SqlSkips:
         self._skip = (
             update(logs)
             .where(*these, log.state == LogState.RECEIVED.value)
-            .values(
-                state=LogState.CONSUMED.value,
-                consume_date=bindparam("at"),
-                duplicate_of=log.message_id,
-                note=bindparam("text"),
-                owner=null(),
-                lease_until=null(),
+            .ordered_values(
+                # first: MySQL computes in this order, and then the owner is gone
+                (log.in_doubt, or_(log.in_doubt, log.owner.is_not(None))),
+                (log.state, LogState.CONSUMED.value),
+                (log.consume_date, bindparam("at")),
+                (log.duplicate_of, log.message_id),
+                (log.note, bindparam("text")),
+                (log.owner, null()),
+                (log.lease_until, null()),
                 # the stub's database, if that is another one, waits for this notice
-                confirm_time=case((log.confirm_to.is_not(None), told), else_=null()),
-                in_doubt=or_(log.in_doubt, log.owner.is_not(None)),
+                (log.confirm_time, case((log.confirm_to.is_not(None), told), else_=null())),
             )
         )
 
@@ -164,7 +165,7 @@ def _view(row: Any, group: str, now: float) -> SkipView:
     known = (row.topic, row.owner or "", row.attempt)
     if row.state == LogState.CONSUMED:
         when = _moment(row.consume_date)
-        if row.duplicate_of == row.message_id:
+        if is_skipped(row._mapping):
             said = f"it is {row.note or 'skipped'} already{when}"
             return SkipView(SkipCase.SKIPPED, said, *known)
         return SkipView(SkipCase.CONSUMED, f"{group} has consumed it already{when}", *known)

@@ -102,7 +102,7 @@ def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         until=lease,
         marks=pc.bit_wise_or(
             _marks(batch, {"in_doubt": IN_DOUBT, "duplicate_of": DUPLICATE, "confirm_to": TELLS}),
-            _bit(pc.equal(batch["duplicate_of"], batch["message_id"]), SKIPPED),
+            _bit(_is_skipped(batch), SKIPPED),
         ),
     )
 
@@ -176,6 +176,12 @@ def _marks(batch: pa.RecordBatch, bits: dict[str, int]) -> pa.Array:
         is_set = column if pa.types.is_boolean(column.type) else pc.is_valid(column)
         marks = pc.bit_wise_or(marks, _bit(is_set, bit))
     return marks
+
+
+def _is_skipped(batch: pa.RecordBatch) -> pa.Array:
+    """Return where a person let the group skip the message; see `row_values.is_skipped`."""
+    names_itself = pc.equal(batch["duplicate_of"], batch["message_id"])
+    return pc.and_(names_itself, pc.is_null(batch["owner"]))
 
 
 def _bit(is_set: pa.Array, bit: int) -> pa.Array:
