@@ -45,8 +45,9 @@ def column_of(properties: Mapping[str, str]) -> str | None:
 def kept_correlation(text: str) -> str:
     """Return a correlation id as the column has it: the text itself, if it fits.
 
-    A text that is too long, or that a database refuses, ends with its digest there. So two texts
-    never have one form, and an index finds each of them by an exact comparison.
+    A text that is too long, or that a database refuses, ends with its digest there. So an index
+    finds each of them by an exact comparison. Two texts have one form only if somebody sends the
+    form of another text as an id.
     """
     plain = plain_text(text)
     if len(text) <= TEXT_LENGTH_MAX and plain == text:
