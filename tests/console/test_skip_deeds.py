@@ -2,19 +2,23 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from tests.console.conftest import Browse
+from tests.console.conftest import Browse, visitor
 from tests.console.doing_steps import WHY, done, ended, look, start
 from tests.console.planted_rows import NOW, ODD, insert_rows, log, message_id, stub
+from tests.console.test_guard import PASSWORD, log_in
 from tests.console.test_planted_text import check
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run as run_command
-from reliable_mq.console import deeds_skips
+from reliable_mq.console import console_app, deeds_skips
+from reliable_mq.console.all_deeds import DEEDS
+from reliable_mq.console.users import Role, add_user
 
 SKIP = "attempt-skip"
 OPEN = {"state": 0, "consume_date": None, "failure": "no such customer"}
@@ -121,6 +125,17 @@ def test_a_running_attempt_is_named_in_the_preview(mq: ReliableMQ, browse: Brows
     ids = [f"billing {row['message_id']}"]
     preview = look(browse(), SKIP, ids=ids)
     assert "1 are handled right now" in preview.text
+
+
+def test_what_cannot_be_taken_back_is_for_admins(shop: ReliableMQ, tmp_path: Path) -> None:
+    assert [each.name for each in DEEDS if each.is_final and each.role is not Role.ADMIN] == []
+    users = tmp_path / "users.json"
+    add_user(users, "otto", Role.OPERATOR, PASSWORD)
+    with visitor(console_app(shop, users=users)) as operator:
+        assert log_in(operator, "otto") == 303
+        assert look(operator, SKIP, ids=marked(0)).status_code == 403
+        assert "Skip for the group" not in operator.get("/consume-logs?group=billing").text
+        assert "Skip it for this" not in operator.get(f"/message?id={message_id(0)}").text
 
 
 def test_the_page_of_a_message_leads_to_the_skip(shop: ReliableMQ, browse: Browse) -> None:

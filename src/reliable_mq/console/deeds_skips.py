@@ -139,7 +139,7 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
 SKIP_ATTEMPTS = Deed(
     name="attempt-skip",
     title="Skip for the group",
-    role=Role.OPERATOR,
+    role=Role.ADMIN,
     of_list=LOGS,
     look=_look,
     parts=_parts,
