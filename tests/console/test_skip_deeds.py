@@ -124,7 +124,8 @@ def test_a_running_attempt_is_named_in_the_preview(mq: ReliableMQ, browse: Brows
     insert_rows(mq.database, "consume_log", log(row, **OPEN, **running))
     ids = [f"billing {row['message_id']}"]
     preview = look(browse(), SKIP, ids=ids)
-    assert "1 are handled right now" in preview.text
+    assert "Handled right now: 1." in preview.text
+    assert "A handler that runs at that moment is refused at its commit" in preview.text
 
 
 def test_what_cannot_be_taken_back_is_for_admins(shop: ReliableMQ, tmp_path: Path) -> None:

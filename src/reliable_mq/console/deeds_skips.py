@@ -68,13 +68,11 @@ def _list_of(left_out: Mapping[str, int]) -> str:
 
 
 def _doubles(running: int) -> list[str]:
-    said = ["What earlier attempts did outside of the database stays: look there."]
-    if running:
-        said.append(
-            f"{running:,} are handled right now. The commit of such a handler is refused, and its"
-            " transaction rolled back. What it does outside of the database stays."
-        )
-    return said
+    return [
+        *([f"Handled right now: {running:,}."] if running else []),
+        "What earlier attempts did outside of the database stays: look there.",
+        "A handler that runs at that moment is refused at its commit, and rolled back.",
+    ]
 
 
 def _chosen_ids(
