@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import MetaData, delete, select, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Session
-from tests.console.planted_rows import ODD
+from tests.console.planted_rows import ODD, insert_rows, log, message_id, stub
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ
 from reliable_mq.cli.found_messages import history_of
@@ -221,6 +221,18 @@ def test_a_dead_letter_is_told_and_left(shop: Poisoned) -> None:
         assert not is_skipped(shop.log())
 
 
+def test_a_part_is_committed_before_it_is_told(shop: Poisoned) -> None:
+    """Given work that is cancelled after its first part."""
+    with MessageWorld(shop.mq) as world:
+        shop.place("poison")
+        world.deliver()
+    parts = SkipActions(shop.mq.databases, "payments", actor="ada", why="").skip([shop.first])
+    assert next(parts) == {shop.first: ""}
+    assert is_skipped(shop.log())  # another connection reads it
+    parts.close()  # type: ignore[attr-defined]
+    assert is_skipped(shop.log())
+
+
 def test_a_row_of_a_business_key_that_names_its_own_message_is_no_skip(database_url: str) -> None:
     """Given a row that somebody has deleted, so that its business key says who had the effect."""
     mq = ReliableMQ("shop", database=database_url)
@@ -362,4 +374,27 @@ def test_the_database_of_the_stub_hears_of_a_skip_in_another_one(
         history = history_of(mq.databases.values(), sent)
     assert [row["state"] for row in readable(history)["consume_logs"]] == ["SKIPPED"]
     assert calls == ["order 7"]
+    mq.close()
+
+
+def test_of_a_group_that_moved_the_row_in_each_database_is_skipped(
+    database_url: str, other_url: str
+) -> None:
+    mq = ReliableMQ("shop", database=database_url, databases={"billing": other_url})
+    mq.create_tables()
+    row = stub(1)
+    rows = {"main": row, "billing": row | {"message_id": message_id(2)}}
+    for name, database in mq.databases.items():
+        for each in {row["message_id"], rows[name]["message_id"]}:
+            attempt = log(row, message_id=each, state=0, consume_date=None)
+            insert_rows(database, "consume_log", attempt)
+    ids = [row["message_id"], message_id(2), "nobody"]
+    done: dict[str, str] = {}
+    for part in SkipActions(mq.databases, "billing", actor="ada", why="moved").skip(ids):
+        done |= part
+    none = "billing has not received it, or has no row of it"
+    assert done == {ids[0]: "", ids[1]: "", "nobody": none}
+    for database in mq.databases.values():
+        with database.engine.connect() as connection:
+            assert all(map(is_skipped, connection.execute(select(database.logs)).mappings()))
     mq.close()

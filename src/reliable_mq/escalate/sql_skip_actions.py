@@ -9,7 +9,7 @@ from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_audit import SqlAudit
-from reliable_mq.escalate.sql_skips import SkipCase, SkipView, SqlSkips
+from reliable_mq.escalate.sql_skips import SKIPPABLE, SkipCase, SkipView, SqlSkips
 
 PAGE_ROWS = 500
 
@@ -69,45 +69,51 @@ class SkipActions:
         """Return what there is to be skipped, by message id."""
         found: dict[str, SkipView] = {}
         for name, ids in self._placed(message_ids):
-            database = self._databases[name]
-            with database.forgiving_engine.begin() as connection:
-                now = database.clock.now_on(connection)
-                found |= self._skips[name].views(connection, self._group, ids, now)
+            found |= self._seen_in(name, ids)
         return {each: found[each] for each in message_ids}
 
     def skip(self, message_ids: Sequence[str]) -> Iterator[dict[str, str]]:
-        """Skip messages. Yield, after each part, why each was not skipped; "": it was."""
+        """Skip messages. Yield, after each committed part, why each was not skipped; "": it was."""
         for name, ids in self._placed(message_ids):
             database = self._databases[name]
             with database.forgiving_engine.begin() as connection:
-                yield self._skips[name].skip(
+                done = self._skips[name].skip(
                     *(connection, self._group, ids),
                     actor=self._actor,
                     why=self._why,
                     now=database.clock.now_on(connection),
                     run_id=self._run_id,
                 )
+            yield done
 
     def _placed(self, message_ids: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield messages part by part, each with the database that has their rows.
 
-        A message that no database has goes to the first one, whose audit notes that.
+        A group that moved may have rows in two: each one that can be skipped is, as nobody here
+        knows which of them its workers read. A message that no database has goes to the first one,
+        whose audit notes that.
         """
+        first = next(iter(self._databases))
         for at in range(0, len(message_ids), PAGE_ROWS):
-            left = list(dict.fromkeys(message_ids[at : at + PAGE_ROWS]))
+            ids = list(dict.fromkeys(message_ids[at : at + PAGE_ROWS]))
+            if len(self._databases) == 1:
+                yield first, ids
+                continue
+            seen = {name: self._seen_in(name, ids) for name in self._databases}
             places: dict[str, list[str]] = {}
-            for name, database in self._databases.items():
-                if len(self._databases) == 1:
-                    break
-                with database.forgiving_engine.begin() as connection:
-                    now = database.clock.now_on(connection)
-                    views = self._skips[name].views(connection, self._group, left, now)
-                here = [each for each in left if views[each].case is not SkipCase.NOT_RECEIVED]
-                places[name] = here
-                left = [each for each in left if each not in here]
-            first = next(iter(self._databases))
-            places[first] = [*places.get(first, ()), *left]
-            yield from ((name, ids) for name, ids in places.items() if ids)
+            for each in ids:
+                cases = {name: views[each].case for name, views in seen.items()}
+                skippable = [name for name, case in cases.items() if case in SKIPPABLE]
+                has_row = [name for name in cases if cases[name] is not SkipCase.NOT_RECEIVED]
+                for name in skippable or (*has_row, first)[:1]:
+                    places.setdefault(name, []).append(each)
+            yield from places.items()
+
+    def _seen_in(self, name: str, message_ids: Sequence[str]) -> dict[str, SkipView]:
+        database = self._databases[name]
+        with database.forgiving_engine.begin() as connection:
+            now = database.clock.now_on(connection)
+            return self._skips[name].views(connection, self._group, message_ids, now)
 
 
 def _skips_of(database: Database) -> SqlSkips:
