@@ -81,6 +81,22 @@ def test_all_that_a_filter_matches_are_skipped_and_no_later_attempt(
     assert sorted(states) == ["CONSUMED", "RECEIVED", *["SKIPPED"] * 10]
 
 
+def test_of_a_filter_dead_letters_are_left_and_not_counted(
+    shop: ReliableMQ, browse: Browse
+) -> None:
+    letter = log(stub(1, message_id=message_id(98)), **OPEN | {"owner": None, "note": "never"})
+    insert_rows(shop.database, "consume_log", letter)
+    client = browse(shop)
+    preview = look(client, SKIP, query={"group": "billing"})
+    assert "10 of topic orders, group billing" in preview.text
+    assert "dead letter" in preview.text
+    started = start(client, preview)
+    counts = ended(client, started)["counts"]
+    assert {name: count for name, count in counts.items() if count} == {"done": 10}
+    number = started.headers["location"].rpartition("/")[2]
+    assert len(client.get(f"/audit?work={number}&action=skip&format=json").json()) == 10
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [

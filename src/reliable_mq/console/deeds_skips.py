@@ -123,8 +123,11 @@ def _parts(sources: ConsoleSources, sealed: Sealed, order: Order) -> Iterator[Pa
     chosen, preview = sealed.chosen, sealed.preview
     if chosen.ids:  # only those that the preview has seen
         chosen = Chosen(database=chosen.database, query=chosen.query, ids=[*preview.seen])
-    for group, ids in _chosen_ids(sources, chosen, preview.seen_at):
-        actions = _actions(sources, chosen, group, order)
+    for group, found in _chosen_ids(sources, chosen, preview.seen_at):
+        actions, ids = _actions(sources, chosen, group, order), found
+        if not chosen.ids:  # the preview has not counted the others, such as dead letters
+            views = actions.views(found)
+            ids = [each for each in found if views[each].case in SKIPPABLE]
         for at in range(0, len(ids), order.part_rows):
             for done in actions.skip(ids[at : at + order.part_rows]):
                 left = {each: why for each, why in done.items() if why}
