@@ -49,7 +49,7 @@ MEANINGS = {
     "in_doubt": "an attempt ended in an unknown way: its effect elsewhere may have happened",
     "duplicate_of": (
         "the message that had the effect of the same business key; "
-        "the message itself: a person let it be skipped, and nothing had its effect"
+        "the message itself, and no owner: a person let it be skipped, and nothing had its effect"
     ),
     "failure": "the reason of the newest attempt without an effect",
     "failures": (
