@@ -5,7 +5,8 @@ Receives a number of stubs and a PostgreSQL; writes rows by `generate_series`, w
 In ten million stubs there are: four topics that are used, one with 1,000 stubs, and one that ended
 nine days ago; 5,000 stubs that wait for their groups, all new, and 100 that have waited for days;
 100,000 that wait for a person since an outage three days ago, each with an escalation; 500 voided
-ones. In a million findings: five runs, the newest the smallest.
+ones. A million have the correlation id `nightly-import`, and one of fifty that of a request with
+three messages. In a million findings: five runs, the newest the smallest.
 """
 
 from pathlib import Path
@@ -45,7 +46,7 @@ MESSAGES = """
 STUBS = """
     INSERT INTO rmq_message_stub (message_id, topic, message_key, ordering_key, content,
         content_type, status, count, resend_time, broker_name, queue_id, "offset", required_groups,
-        create_date, update_date, note)
+        create_date, update_date, note, correlation_id)
     SELECT message_id, topic, message_key, CASE WHEN topic = 'points' THEN 'customer-' || n / 100
         ELSE '' END, convert_to('{{"order": ' || n || ', "lines": ["' || repeat(h, 8) || '"]}}',
         'UTF8'), 'application/json', CASE state WHEN '' THEN 1 WHEN 'voided' THEN 2 ELSE 0 END,
@@ -54,7 +55,8 @@ STUBS = """
         CASE state WHEN 'parked' THEN NULL ELSE 'broker-a' END, n %% 4, n / 4,
         CASE topic WHEN 'orders' THEN 'billing,stock' WHEN 'payments' THEN 'ledger'
             WHEN 'points' THEN 'points' WHEN 'mails' THEN 'mailer' ELSE '' END,
-        at, at + interval '300 ms', CASE state WHEN 'parked' THEN 'the broker did not answer' END
+        at, at + interval '300 ms', CASE state WHEN 'parked' THEN 'the broker did not answer' END,
+        CASE WHEN n %% 10 = 3 THEN 'nightly-import' WHEN n %% 50 < 3 THEN 'request-' || n / 50 END
     FROM ({messages}) message ORDER BY n
 """
 LOGS = """

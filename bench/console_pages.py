@@ -49,6 +49,7 @@ LISTS: Mapping[str, Sequence[str]] = {
     "stubs": (
         *("", "escalated=yes", "status=unconfirmed", "status=confirmed", "status=voided"),
         *("topic=orders", "topic=returns", "topic=legacy", "topic=none", "key={key}"),
+        *("correlation_id={correlation}", "correlation_id=nightly-import"),
         *("group=billing", "group=billing&status=unconfirmed", "since=-1h", "until=-5d"),
         *("since=-6d&until=-5d&topic=returns", "tag=none", "ordering_key=customer-9"),
         *("note_holds=answer", "note_holds=none", "escalated=yes&topic=payments&since=-1d"),
@@ -99,6 +100,7 @@ class Shop:
         found = self.row("SELECT message_id FROM rmq_reconcile_finding LIMIT 1")
         self.with_finding = found[0]
         self.names = {"key": self.key, "message": self.message}
+        self.names["correlation"] = f"request-{last // 150}"
         self.names["work"] = self.row("SELECT run_id FROM rmq_audit ORDER BY seq LIMIT 1")[0]
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> Any:
@@ -154,6 +156,8 @@ class Shop:
         searches = {
             "a message id": self.message,
             "a business key": self.key,
+            "a correlation id": self.names["correlation"],
+            "a correlation id of a million": "nightly-import",
             "a topic": "order",
             "a group": "billing",
             "nothing": "no-such-key",

@@ -14,6 +14,9 @@ from reliable_mq.errors import UsageError
 from reliable_mq.misspelt import check_names
 
 SHARDING_KEY = "__SHARDINGKEY"
+CORRELATION_ID = "CORRELATION_ID"
+"""The property that messages of one request or process have in common, for people who look for
+them. A request of a client that waits for its reply (`request`) has one of its own."""
 CONTENT_TYPE = "CONTENT_TYPE"
 """The user property with the format (media type) of the body."""
 RESENT = "RESENT"
@@ -189,6 +192,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     def content_type(self) -> str:
         """The format of the body by its sender; empty if not given (another client)."""
         return self.properties.get(CONTENT_TYPE, "")
+
+    @property
+    def correlation_id(self) -> str:
+        """What its sender gave as `correlation_id=`; empty if nothing."""
+        return self.properties.get(CORRELATION_ID, "")
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,16 +19,16 @@ OPTIONS: dict[str, Any] = {
 
 def by_outbox(mq: ReliableMQ, _name_server: str) -> None:
     with mq.transaction() as tx:
-        tx.send("orders", b"1", **OPTIONS)
+        tx.send("orders", b"1", correlation_id="r-17", **OPTIONS)
 
 
 def by_producer(mq: ReliableMQ, _name_server: str) -> None:
-    mq.producer.send("orders", b"1", **OPTIONS)
+    mq.producer.send("orders", b"1", correlation_id="r-17", **OPTIONS)
 
 
 def by_client(_mq: ReliableMQ, name_server: str) -> None:
     with Client(name_server) as client:
-        client.send(Message("orders", b"1", **OPTIONS))
+        client.send(Message("orders", b"1", properties={"CORRELATION_ID": "r-17"}, **OPTIONS))
 
 
 @pytest.mark.processes
@@ -56,3 +56,4 @@ def test_a_consumer_reads_what_the_sender_wrote(
             until(lambda: seen)
 
     assert {name: getattr(seen[0], name) for name in OPTIONS} == OPTIONS
+    assert seen[0].correlation_id == "r-17"

@@ -95,18 +95,18 @@ def test_tables_of_the_first_release_are_brought_to_this_one(database: Database)
     database.create_tables()
     wanted = shape(database)
     with database.engine.begin() as connection:
-        for name in ("watched_time", "periodic", "periodic_tick"):
-            connection.execute(text(f"DROP TABLE rmq_{name}"))
+        log, stub = "consume_log", "message_stub"
+        drops = [f"DROP TABLE rmq_{each}" for each in ("watched_time", "periodic", "periodic_tick")]
         if database.dialect == "sqlite":  # it drops no column that an index names
-            connection.execute(text("DROP INDEX rmq_consume_log_failed"))
-        connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failure"))
-        connection.execute(text("ALTER TABLE rmq_consume_log DROP COLUMN failures"))
+            drops += [f"DROP INDEX rmq_{log}_failed", f"DROP INDEX rmq_{stub}_correlation"]
+        lost = ((log, "failure"), (log, "failures"), (stub, "correlation_id"))
+        drops += [f"ALTER TABLE rmq_{table} DROP COLUMN {name}" for table, name in lost]
+        for each in drops:
+            connection.execute(text(each))
         connection.execute(version_table("rmq_").update().values(version_num="0001"))
     with pytest.raises(ConfigurationError, match="run reliable-mq migrate"):
         database.check_tables()
-
     assert migrate(database) == REVISIONS[1:]
-
     assert shape(database) == wanted
 
 

@@ -133,6 +133,8 @@ def test_a_person_changes_a_copy_without_seeing_what_is_sensitive(
     wrong = look(client, COPY, more=more | {"body": '{"note": "[masked]"}'})
     assert wrong.status_code == 409
     assert "[masked] is at note, where the first payload has no value" in wrong.text
+    assert "{&#34;note&#34;: &#34;[masked]&#34;}</textarea>" in wrong.text  # nothing is lost
+    assert {name: field(wrong.text, f"more-{name}") for name in more} == more
     for value, said in (("[masked]", "the same"), ("4111-2222", "a changed"), ("1", "a changed")):
         guess = f'{{"amount": "ten", "card_number": "{value}"}}'
         told = look(client, COPY, more=more | {"body": guess})

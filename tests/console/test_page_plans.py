@@ -25,12 +25,13 @@ READ_MAX = 3_000
 # A stub each second, the newest now. The 300 oldest are of a topic that ended.
 STUBS = """
 INSERT INTO rmq_message_stub (message_id, topic, message_key, ordering_key, content, content_type,
-    status, count, resend_time, required_groups, create_date, update_date, note)
+    status, count, resend_time, required_groups, create_date, update_date, note, correlation_id)
 SELECT lpad(n::text, 32, '0'), CASE WHEN n <= 300 THEN 'legacy' ELSE 'orders' END, 'order-' || n,
     '', 'x', '', CASE WHEN n % 400 < 2 THEN 0 WHEN n = 70 THEN 2 ELSE 1 END, 1,
     CASE WHEN n % 400 = 0 THEN CAST(:now AS timestamptz) END, 'billing',
     CAST(:now AS timestamptz) - interval '1 second' * (:rows - n), :now,
-    CASE WHEN n % 5000 = 2 THEN 'odd' END
+    CASE WHEN n % 5000 = 2 THEN 'odd' END,
+    CASE WHEN n % 2 = 0 THEN 'nightly' WHEN n % 500 = 77 THEN 'r-' || n / 1000 END
 FROM generate_series(1, :rows) AS n
 """
 LOGS = """
@@ -130,6 +131,9 @@ ADDRESSES = (
     "/stubs?topic=orders",
     "/stubs?topic=none",
     "/stubs?key=order-77",
+    "/stubs?correlation_id=r-7",
+    "/stubs?correlation_id=nightly",
+    "/stubs?correlation_id=nightly&topic=none",
     "/stubs?tag=none",
     "/stubs?note_holds=odd",
     "/stubs?group=billing",
@@ -160,6 +164,8 @@ ADDRESSES = (
     f"/findings?message={77:032d}",
     f"/message?id={77:032d}",
     "/find?q=order-77",
+    "/find?q=r-7",
+    "/find?q=nightly",
     "/find?q=none",
 )
 
@@ -179,6 +185,7 @@ def test_every_page_reads_a_bounded_number_of_rows(large: ReliableMQ, browse: Br
     ("path", "found"),
     [
         ("/stubs?note_holds=odd", [15_002, 10_002, 5_002, 2]),
+        ("/stubs?correlation_id=r-7", [7_577, 7_077]),
         ("/stubs?topic=legacy", list(range(300, 0, -1))),
         ("/stubs?status=voided", [70]),
         ("/stubs?status=unconfirmed&note_holds=x", []),

@@ -80,6 +80,7 @@ def row(name: str) -> dict[str, Any]:
         "properties": "{}",
         "required_groups": "",
         "deliver_time": None,
+        "correlation_id": None,
     }
 
 

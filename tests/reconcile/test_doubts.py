@@ -7,7 +7,15 @@ from tests.reconcile.judging import event
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
 from reliable_mq.reconcile.judgement.doubts import SHOWN_MAX, Doubts
-from reliable_mq.reconcile.judgement.events import CONSUMED, EVENTS, IN_DOUBT, LOG, STUB
+from reliable_mq.reconcile.judgement.events import (
+    CONSUMED,
+    DUPLICATE,
+    EVENTS,
+    IN_DOUBT,
+    LOG,
+    SKIPPED,
+    STUB,
+)
 from reliable_mq.reconcile.judgement.judge import judge
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
@@ -48,3 +56,22 @@ def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> 
 
 def test_nothing_in_doubt_is_told_as_nothing() -> None:
     assert Doubts().summary() == {"count": 0, "newest": []}
+
+
+def test_what_a_person_let_be_skipped_is_told_and_is_no_finding() -> None:
+    """Given a message that a group skipped, and one that it consumed."""
+    world = World(NOW, GRACE, NOW, frozenset({"orders"}))
+    tally, events = Tally(), []
+    for number, marks in enumerate((SKIPPED | DUPLICATE, 0)):
+        identity = message_id(number)
+        row = {"consumer_group": "payments", "state": CONSUMED, "tries": 2, "seen": LONG_AGO}
+        events += [event(STUB, identity), event(LOG, identity, **row | {"marks": marks})]
+    tally.add_verdicts(judge(pa.Table.from_pylist(events, EVENTS), world))
+    told = Tally()
+    told.add_json(tally.to_json())
+
+    assert not any(row.is_finding for row in told.groups() if row.consumer_group == "payments")
+    (skipped,) = told.skips.summary()["newest"]
+    assert told.skips.summary()["count"] == 1
+    assert (skipped["message_id"], skipped["verdict"]) == (message_id(0), "settled")
+    assert told.doubts.summary()["count"] == 0

@@ -212,7 +212,7 @@ def test_every_value_has_a_name_of_its_own() -> None:
     silent -= {name for name in columns if name.startswith("fact_") or name.endswith("_ms")}
     assert silent == {
         *("consumer_group", "topic", "finding", "message_time", "is_lead"),
-        *("log_broker_name", "log_in_doubt"),
+        *("log_broker_name", "log_in_doubt", "log_skipped"),
     }
     for name in ("differing_topic", "dead_letter_reason", "acknowledged_by", "lease_owner"):
         assert name in told

@@ -62,6 +62,7 @@ ROW = {
     "log_broker_name": "b",
     "other_consume_date": None,
     "log_in_doubt": True,
+    "log_skipped": False,
     "stored_ms": 2_000,
     "delivered_ms": None,
     "effect_ms": 10_000,
@@ -119,7 +120,7 @@ def test_what_no_ledger_has_is_null() -> None:
 
     empty = {name for name, value in row.items() if value is None}
     named = {name for name in VERDICTS.names if name.startswith(("log_", "other_", "differing_"))}
-    named -= {"log_in_doubt", "other_commit_log_offsets"}
+    named -= {"log_in_doubt", "log_skipped", "other_commit_log_offsets"}
     named |= {name for name in VERDICTS.names if name.startswith(("record_", "dead_", *DETAILS))}
     named -= {"record_copies"}
     named |= {"stub_seq", "stub_broker_name", "stub_queue_id", "stub_offset"}

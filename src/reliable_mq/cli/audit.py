@@ -47,7 +47,7 @@ def audit_filter(
         actor=user,
         action=action,
         text=holds,
-        is_changed=changed,
+        is_changed=changed or None,
     )
 
 

@@ -38,6 +38,7 @@ def stub_filter(
     note_holds: Annotated[
         str, typer.Option("--note-holds", help="Only with this text in the note.")
     ] = "",
+    correlation_id: Annotated[str, typer.Option(help="Only with this correlation id, whole.")] = "",
 ) -> StubFilter:
     """Return the filter from the options.
 
@@ -46,7 +47,7 @@ def stub_filter(
     """
     return StubFilter(
         status=StubStatus[status.name] if status is not None else None,
-        escalated=escalated,
+        escalated=escalated or None,
         topic=topic,
         tag=tag,
         key=key,
@@ -55,4 +56,5 @@ def stub_filter(
         since=moment_of(since, "--since"),
         until=moment_of(until, "--until"),
         note=note_holds,
+        correlation_id=correlation_id,
     )

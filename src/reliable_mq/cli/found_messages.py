@@ -1,4 +1,4 @@
-"""Finds the messages that a person means: by message id, business key or header.
+"""Finds the messages that a person means: by message id, business key, correlation id or header.
 
 Receives one text. Asks the databases first, and the brokers for what no database knows.
 """
@@ -8,20 +8,22 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, Table, select
 
 from reliable_mq.cli.database_options import OpenedDatabase, SensitiveOf
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import known_tables
 from reliable_mq.database.sql_statement_limit import limit_statements
+from reliable_mq.database.sql_stub_table import correlated_rows
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError
 from reliable_mq.escalate.sql_history import SqlHistory
 from reliable_mq.escalate.sql_stub_list import SqlStubList
-from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.stub_filter import StubFilter, is_correlation_masked
 from reliable_mq.escalate.timeline import MessageHistory, merged
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.outbox.correlation import kept_correlation
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.sensitive import SensitiveFields
 from reliable_mq.settings import EMBEDDED
@@ -67,7 +69,9 @@ def _history(database: Database, message_id: str, seconds: float) -> MessageHist
 
 
 def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> list[str]:
-    """Return the ids of the messages with an id, a key or a header; none: no ledger knows one.
+    """Return the ids of the messages with an id, a key, a correlation id or another header.
+
+    None: no ledger knows one.
 
     Args:
         databases: those that are asked.
@@ -76,7 +80,8 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
     """
     if not history_of(databases, text).is_empty:
         return [text]
-    known = ids_by_key(databases, text) or ids_at_brokers(found, text)
+    ours = [*ids_by_key(databases, text), *ids_by_correlation(databases, text, found.sensitive_of)]
+    known = list(dict.fromkeys(ours)) or ids_at_brokers(found, text)
     return known or ids_by_header(databases, text, found.sensitive_of)
 
 
@@ -121,6 +126,49 @@ def _escalated(connection: Connection, database: Database, key: str) -> list[str
     return list(connection.execute(wanted).scalars())
 
 
+def ids_by_correlation(
+    databases: Iterable[Database],
+    text: str,
+    sensitive_of: SensitiveOf,
+    seconds: float = PATIENT_SECONDS,
+) -> list[str]:
+    """Return the ids of the newest messages with a correlation id, by its index.
+
+    One that is masked is not found: a match would say that a guess is right.
+
+    Args:
+        databases: those that are asked.
+        text: the whole correlation id.
+        sensitive_of: returns the sensitive fields of a topic.
+        seconds: the database ends a statement after this time.
+    """
+    found: dict[str, None] = {}
+    for database in databases:
+        with database.forgiving_engine.begin() as connection:
+            limit_statements(connection, seconds)
+            rows = connection.execute(newest_correlated(database.stubs, text)).all()
+        for row in rows:
+            if not is_correlation_masked(sensitive_of(row.topic), text):
+                found[row.message_id] = None
+    return list(found)[:MATCHES_MAX]
+
+
+def newest_correlated(stubs: Table, text: str) -> Select[tuple[str, str]]:
+    """Return the statement for id and topic of the newest stubs with a correlation id.
+
+    The index has them in this order: as many rows are read as are wanted, however many there are.
+    The condition is a range of one value. If it were equal, PostgreSQL could walk the table by its
+    key instead, until it has found enough: it does not know that all of them may be old.
+    """
+    column, kept = stubs.c, kept_correlation(text)
+    return (
+        select(column.message_id, column.topic)
+        .where(correlated_rows(stubs), column.correlation_id.between(kept, kept))
+        .order_by(column.correlation_id.desc(), column.seq.desc())
+        .limit(2 * MATCHES_MAX)
+    )
+
+
 HEADER_STUBS, HEADER_LENGTH_MIN = 20_000, 6
 """A header is looked for in so many of the newest stubs, if it has so many characters."""
 
@@ -131,9 +179,9 @@ def ids_by_header(
     sensitive_of: SensitiveOf,
     seconds: float = PATIENT_SECONDS,
 ) -> list[str]:
-    """Return the ids of the newest messages that have a text as a header, as a correlation id.
+    """Return the ids of the newest messages that have a text as a header, as a request id.
 
-    A trace id is found, too, in `traceparent`. No index has headers: so only the newest
+    A trace id is found, too, in `traceparent`. No index has these headers: so only the newest
     `HEADER_STUBS` of each database are looked at. A header that is masked is not found: a match
     would say that a guess is right.
 

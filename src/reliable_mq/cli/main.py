@@ -59,7 +59,7 @@ VERBS = {
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
     "migrate": Verb("migrate", "Migrate the tables of an application's database to this release."),
     "doctor": Verb("doctor", "Look for what would break a promise, and say what to do."),
-    "stub": Verb("stub", "List, show, retry or void message stubs."),
+    "stub": Verb("stub", "List, show, retry, void or skip messages with a stub."),
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
     "topic": Verb("topic", "List, show, create, change or delete topics."),
     "group": Verb("group", "Consumer groups: members, progress, offsets, settings."),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reliable_mq.command_words import typed
-from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.row_values import LogState, StubStatus, is_skipped
 from reliable_mq.doctor.finding import Level
 from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.escalate.timeline import MessageHistory
@@ -42,9 +42,9 @@ def standing(
         found_by: the options with which another command finds the databases, for hints.
         flying: the groups that have it in flight by the message.
     """
-    consumed = sorted(
-        row["consumer_group"] for row in history.logs if row["state"] == LogState.CONSUMED
-    )
+    settled = [row for row in history.logs if row["state"] == LogState.CONSUMED]
+    skipped = sorted(row["consumer_group"] for row in settled if is_skipped(row))
+    consumed = sorted(row["consumer_group"] for row in settled)
     given_up = sorted(_given_up(history, records) - set(consumed))
     stub = history.stub
     in_flight = f", in flight at {' and '.join(flying)}" if flying else ""
@@ -57,7 +57,7 @@ def standing(
         )
         who = " and ".join(given_up)
         return Standing(Level.ERROR, f"waits for a person: dead letter of {who}", commands)
-    by_whom = f"consumed by {' and '.join(consumed)}" if consumed else "consumed by nobody yet"
+    by_whom = _by_whom([each for each in consumed if each not in skipped], skipped)
     if stub is None:
         known = bool(consumed or records or history.logs)
         text = f"{by_whom}{in_flight}; its stub is in no database that was asked"
@@ -78,6 +78,13 @@ def standing(
     if stub["broker_name"] is None:
         return Standing(Level.WARNING, "committed, and not stored by a broker yet")
     return Standing(Level.WARNING, f"stored by the broker, {by_whom}{missing}{in_flight}")
+
+
+def _by_whom(consumed: Sequence[str], skipped: Sequence[str]) -> str:
+    parts = [f"consumed by {' and '.join(consumed)}"] if consumed else []
+    if skipped:
+        parts.append(f"skipped by a person for {' and '.join(skipped)}")
+    return ", ".join(parts) or "consumed by nobody yet"
 
 
 def _given_up(history: MessageHistory, records: Sequence[ReceivedMessage]) -> set[str]:

@@ -10,7 +10,7 @@ import typer
 
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli import printing, stub_show
+from reliable_mq.cli import printing, stub_show, stub_skip
 from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.filter_options import stub_filter
@@ -23,7 +23,7 @@ from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
-from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.stub_filter import StubFilter, without_masked
 from reliable_mq.outbox.stub import StubEvent, groups_of
 from reliable_mq.resend.sql_resending import topics_of
 from reliable_mq.resend.topic_gate import TopicGate, gate_of, gate_text
@@ -37,8 +37,9 @@ COLUMNS = (
     *("status", "tries", "next", "note"),
 )
 
-app = VerbCommands("List, show, retry or void message stubs.")
+app = VerbCommands("List, show, retry, void or skip messages with a stub.")
 app.command()(stub_show.show)
+app.command()(stub_skip.skip)
 
 SomeIds = Annotated[
     list[str] | None,
@@ -60,7 +61,8 @@ def list_(
     """List stubs, the newest first, and the topics that are closed or paused."""
     with opened(place, name=database_name) as found:
         chosen = found.database
-        stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
+        shown = without_masked(wanted, found.topics, found.sensitive_of)
+        stubs = SqlStubList(chosen.stubs, chosen.logs, shown)
         with chosen.forgiving_engine.begin() as connection:
             rows = stubs.newest(connection, limit)
         topics, now = topics_of(chosen).rows(), chosen.clock.now()
@@ -146,7 +148,8 @@ def retry(
             found.database, StubEvent.RETRY, actor=by or actor(), why=note
         )
         terminal = Terminal("retry", yes=yes, as_json=as_json)
-        terminal.settle(operator_actions, message_ids or [], wanted, dry_run=dry_run)
+        shown = without_masked(wanted, found.topics, found.sensitive_of)
+        terminal.settle(operator_actions, message_ids or [], shown, dry_run=dry_run)
 
 
 @app.command()
@@ -170,7 +173,8 @@ def void(
             found.database, StubEvent.VOID, actor=by or actor(), why=note
         )
         terminal = Terminal("void", yes=yes, as_json=as_json)
-        terminal.settle(operator_actions, message_ids or [], wanted, dry_run=dry_run)
+        shown = without_masked(wanted, found.topics, found.sensitive_of)
+        terminal.settle(operator_actions, message_ids or [], shown, dry_run=dry_run)
 
 
 def _progress() -> "Progress":

@@ -65,7 +65,8 @@ Stores = Annotated[
 def show(
     *,
     message_id: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="The message id, or the message key.")
+        str,
+        typer.Argument(metavar="MESSAGE", help="The message id, the message key or a header."),
     ],
     place: options.Place,
     database_name: OneDatabase = "",
@@ -76,8 +77,8 @@ def show(
     """Show all known facts about one message: its stub, and its timeline from all ledgers.
 
     It asks all databases of an application, unless one is named, and the brokers. It says which
-    group has it in flight by the message, and until when. If several messages have the key, it
-    lists them. Exits with 1 if the brokers do not answer.
+    group has it in flight by the message, and until when. If several messages have the key or the
+    correlation id, it lists them. Exits with 1 if the brokers do not answer.
     """
     with opened(place, name=database_name, broker=broker) as found:
         asked = [found.database] if database_name else list(found.databases.values())
@@ -146,7 +147,7 @@ def _print_matches(
         for row in rows:
             row["groups"] = ", ".join(row["groups"])
             row["age"] = age_of(row["time"], now)
-        say(f"{len(rows)} messages have the key {key}")
+        say(f"{len(rows)} messages have {key} as their key or header")
     print_rows(rows, MATCHES, as_json=as_json)
     if not as_json:
         say(f"to see one of them: {typed('stub show MESSAGE_ID', found_by)}")

@@ -13,10 +13,11 @@ from reliable_mq.console.deeds_dead_letters import RETRY_DEAD_LETTERS, VOID_DEAD
 from reliable_mq.console.deeds_deletes import DELETE_GROUP, DELETE_TOPIC
 from reliable_mq.console.deeds_findings import REPAIR_FINDINGS, VOID_FINDINGS
 from reliable_mq.console.deeds_increment import START_INCREMENT
+from reliable_mq.console.deeds_skips import SKIP_ATTEMPTS
 from reliable_mq.console.deeds_stubs import RETRY_STUBS, VOID_STUBS
 
 DEEDS: tuple[Deed, ...] = (
-    *(RETRY_STUBS, VOID_STUBS),
+    *(RETRY_STUBS, VOID_STUBS, SKIP_ATTEMPTS),
     *(RETRY_DEAD_LETTERS, VOID_DEAD_LETTERS, COPY_DEAD_LETTER),
     *(REPAIR_FINDINGS, VOID_FINDINGS, START_INCREMENT),
     *(PAUSE_TOPIC, RESUME_TOPIC, PAUSE_GROUP, RESUME_GROUP, RESET_OFFSETS),

@@ -15,6 +15,7 @@ from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.console.deeds import Chosen, Deed, NothingToDo, Preview, Sealed
+from reliable_mq.console.known_topics import unknown_topic
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_work_audit import begin_work, end_work, is_begun
 from reliable_mq.console.users import Role
@@ -112,6 +113,7 @@ def _look_pause(sources: ConsoleSources, chosen: Chosen) -> Preview:
         total=1,
         lines=[f"topic {topic}, until {end}"],
         happens=[
+            *unknown_topic(sources, topic),
             "Schedulers send no stubs of the topic again. New messages are still sent at once.",
             "Committed stubs wait safely; nothing is lost.",
         ],

@@ -39,7 +39,7 @@ def _selected(sources: ConsoleSources, chosen: Chosen, event: StubEvent) -> Sele
     wanted = wanted_of(STUBS, [*chosen.query.items()], list(sources.databases))
     database = sources.databases[chosen.database]
     actions = OperatorActions(database, event, actor="", why="")
-    return actions.chosen(stub_filter_of(wanted))
+    return actions.chosen(stub_filter_of(sources, wanted))
 
 
 def _look(sources: ConsoleSources, chosen: Chosen, event: StubEvent) -> Preview:

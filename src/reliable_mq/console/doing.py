@@ -34,7 +34,7 @@ from reliable_mq.console.deeds import (
     typed_fault,
 )
 from reliable_mq.console.deeds_cluster import END, START
-from reliable_mq.console.deeds_copies import letter_to_copy, text_of
+from reliable_mq.console.deeds_copies import COPY_DEAD_LETTER, letter_to_copy, text_of
 from reliable_mq.console.guard import form_of, must_be
 from reliable_mq.console.lists import RowList, WantedPage, is_number, wanted_of
 from reliable_mq.console.rendering import Renderer
@@ -45,6 +45,7 @@ from reliable_mq.console.work import Works
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
+from reliable_mq.sensitive import MASK
 
 LOOK_SECONDS = 30.0
 ID_LENGTH_MAX = 600
@@ -93,6 +94,8 @@ class Doing:
         if isinstance(answer.value, str) or answer.value is None:
             text = answer.fault or str(answer.value)
             status = 502 if answer.fault else 409
+            if deed is COPY_DEAD_LETTER:
+                return self._copy_again(request, chosen.more, text, status)
             return self._render.page(
                 request, "refused.html", status, title=deed.title, text=text, back=deed.place
             )
@@ -185,6 +188,24 @@ class Doing:
             reason=letter.reason,
             body=text_of(self._sources, letter),
             is_masked=bool(self._sources.mq._declared.sensitive_of(letter.topic)),
+            fault="",
+        )
+
+    def _copy_again(
+        self, request: Request, given: Mapping[str, str], fault: str, status: int
+    ) -> Response:
+        """Show the form with what a person has typed, and what is wrong with it."""
+        body = given.get("body", "")
+        return self._render.page(
+            request,
+            "copy.html",
+            status,
+            group=given.get("group", ""),
+            message_id=given.get("id", ""),
+            reason="",
+            body=body,
+            is_masked=MASK in body,
+            fault=fault,
         )
 
     async def start(self, request: Request) -> Response:

@@ -91,8 +91,7 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     names, after = part_of([{"run_id": each} for each in folders], wanted.cursor, wanted.limit)
     # A summary may have 32 MiB: each is let go before the next one is read.
     rows = [_run_row(read_run(each["run_id"], folders[each["run_id"]])) for each in names]
-    if wanted.values.get("findings"):
-        rows = [row for row in rows if row["findings"]]
+    rows = [row for row in rows if wanted.agrees("findings", row["findings"])]
     if wanted.values.get("since"):
         rows = [row for row in rows if row["finish_date"] >= wanted.values["since"]]
     return ListPage(rows, after)

@@ -50,7 +50,7 @@ def _topics(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         {"topic": topic, "database": "", **is_open, **gate}
         for topic in sorted(known)
         for gate in gates.get(topic, [{}])
-        if wanted.text("name") in topic and (not wanted.values.get("stopped") or topic in gates)
+        if wanted.text("name") in topic and wanted.agrees("stopped", topic in gates)
     ]
     page, after = part_of(rows, wanted.cursor, wanted.limit)
     return ListPage(page, after, away)
@@ -82,12 +82,14 @@ def _groups(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     reading = sources.cluster.look()
     if reading.value is None:
         return ListPage((), away=(reading.fault or "no broker has answered yet",))
+    # What is kept since a broker answered says so in each row, as a download has no other place.
+    kept = {"seconds_old": round(reading.age) if reading.fault else None}
     rows = [
-        asdict(each) | {"version": list(each.version)}
+        asdict(each) | {"version": list(each.version)} | kept
         for each in sorted(reading.value.groups, key=lambda each: (-each.lag, each.group))
         if wanted.text("name") in each.group
-        and (not wanted.values.get("behind") or each.lag)
-        and (not wanted.values.get("empty") or not each.members)
+        and wanted.agrees("behind", each.lag)
+        and wanted.agrees("empty", not each.members)
     ]
     page, after = part_of(rows, wanted.cursor, wanted.limit)
     away = [f"broker {name}: {why}" for name, why in reading.value.failures.items()]
@@ -116,6 +118,7 @@ GROUPS = RowList(
         Field("empty", "Without members", "flag"),
     ),
     page=_groups,
+    exported=("seconds_old",),
 )
 
 
@@ -179,8 +182,7 @@ def _brokers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.client() as client:
         facts = client.cluster_facts()
     rows = [_broker_row(each) for each in (*facts.brokers, *facts.slaves)]
-    if wanted.values.get("away"):
-        rows = [row for row in rows if row["failure"]]
+    rows = [row for row in rows if wanted.agrees("away", row["failure"])]
     page, after = part_of(rows, wanted.cursor, wanted.limit)
     away = tuple(
         f"the name servers know different masters of {name}: {', '.join(sorted(some))}"
@@ -228,7 +230,7 @@ def _periodic(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     rows = [
         asdict(each)
         for each in sources.mq.periodic_messages()
-        if wanted.text("name") in each.name and (not wanted.values.get("failing") or each.failures)
+        if wanted.text("name") in each.name and wanted.agrees("failing", each.failures)
     ]
     page, after = part_of(rows, wanted.cursor, wanted.limit)
     return ListPage(page, after)

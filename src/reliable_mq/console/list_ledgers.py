@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, not_, or_, select
 
 from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import Window, page_of, where_equal
-from reliable_mq.database.row_values import LogState
+from reliable_mq.database.row_values import LogState, is_skipped
 from reliable_mq.database.sql_consume_log_table import consumed_rows, failed_rows, received_rows
 from reliable_mq.database.sql_types import PARTIAL_INDEXES, dialect_family, has_no_id_time
 from reliable_mq.database.sql_windows import read_by_indexes, surely_after, times_span
@@ -27,7 +27,7 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         found = select(
             *(log.message_id, log.consumer_group, log.topic, log.state, log.attempt, log.owner),
             *(log.create_date, log.consume_date, log.in_doubt, log.failure, log.note),
-            *(log.broker_name, log.queue_id, log.offset),
+            *(log.broker_name, log.queue_id, log.offset, log.duplicate_of),
         )
         found = where_equal(
             found, wanted, message=log.message_id, group=log.consumer_group, topic=log.topic
@@ -36,8 +36,9 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         if state:
             rows_of = received_rows if state == "received" else consumed_rows
             found = found.where(rows_of(table))
-        if wanted.values.get("failed"):
-            found = found.where(failed_rows(table))
+        if wanted.values.get("failed") is not None:
+            failed = failed_rows(table)
+            found = found.where(failed if wanted.values["failed"] else not_(failed))
         if wanted.values.get("since"):
             found = found.where(log.create_date >= wanted.values["since"])
         if wanted.values.get("until"):
@@ -90,6 +91,8 @@ def _log_row(row: dict[str, Any]) -> dict[str, Any]:
     state = "CONSUMED" if row["state"] == LogState.CONSUMED.value else "RECEIVED"
     if state == "RECEIVED" and row["note"]:
         state = "FAILED"
+    if is_skipped(row):
+        return {**row, "state": "SKIPPED", "failure": row["note"] or ""}
     why = row["failure"] or row["note"] or ""
     return {**row, "state": state, "failure": f"in doubt: {why}" if row["in_doubt"] else why}
 
@@ -125,6 +128,7 @@ LOGS = RowList(
     ),
     page=_logs,
     of_database=True,
+    id_of=lambda row: f"{row['consumer_group']} {row['message_id']}",
 )
 
 
@@ -142,8 +146,9 @@ def _escalations(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         )
         if wanted.values.get("no_dead_letters"):
             found = found.where(column.kind != EscalationKind.DEAD_LETTER.value)
-        if wanted.values.get("open"):
-            found = found.where(column.open_key.is_not(None))
+        if wanted.values.get("open") is not None:
+            is_open = column.open_key.is_not(None)
+            found = found.where(is_open if wanted.values["open"] else not_(is_open))
         since = wanted.values.get("since")
         if since:
             found = found.where(column.create_date >= since)
@@ -202,7 +207,7 @@ def _audit(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
                 actor=wanted.text("by"),
                 action=wanted.text("action"),
                 text=wanted.text("holds"),
-                is_changed=bool(wanted.values.get("changed")),
+                is_changed=wanted.values.get("changed"),
             )
         )
         if wanted.text("work"):  # a retry of dead letters has its own number, and it in the detail

@@ -43,8 +43,9 @@ def _runs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
             *(column.until, column.finish_date, column.is_clean, column.findings),
             *(column.verdicts, column.whole),
         )
-        if wanted.values.get("findings"):
-            found = found.where(column.findings > 0)
+        if wanted.values.get("findings") is not None:
+            has_some = column.findings > 0
+            found = found.where(has_some if wanted.values["findings"] else column.findings == 0)
         if wanted.values.get("since"):
             found = found.where(column.finish_date >= wanted.values["since"])
         rows, after = page_of(connection, found, (column.run_id,), wanted.cursor, wanted.limit)

@@ -3,20 +3,33 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, WantedPage, number_of
+from reliable_mq.console.lists import (
+    Field,
+    FilterFault,
+    ListColumn,
+    ListPage,
+    RowList,
+    WantedPage,
+    number_of,
+)
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.database.row_values import StubStatus
+from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_stub_list import SqlStubList
-from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.escalate.stub_filter import StubFilter, without_masked
 from reliable_mq.outbox.stub import groups_of
 
 
-def stub_filter_of(wanted: WantedPage) -> StubFilter:
-    """Return the filter of stubs that the fields of a page name."""
+def stub_filter_of(sources: ConsoleSources, wanted: WantedPage) -> StubFilter:
+    """Return the filter of stubs that the fields of a page name.
+
+    Raises:
+        FilterFault: it names a correlation id, and those are masked.
+    """
     status = wanted.text("status")
-    return StubFilter(
+    found = StubFilter(
         status=StubStatus[status.upper()] if status else None,
-        escalated=bool(wanted.values.get("escalated")),
+        escalated=wanted.values.get("escalated"),
         topic=wanted.text("topic"),
         tag=wanted.text("tag"),
         key=wanted.text("key"),
@@ -25,13 +38,19 @@ def stub_filter_of(wanted: WantedPage) -> StubFilter:
         since=wanted.values.get("since"),
         until=wanted.values.get("until"),
         note=wanted.text("note_holds"),
+        correlation_id=wanted.text("correlation_id"),
     )
+    try:
+        return without_masked(found, sources.mq.topics, sources.mq._declared.sensitive_of)
+    except UsageError as error:
+        raise FilterFault(str(error)) from error
 
 
 def _page(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     before = number_of(wanted.cursor)
+    chosen = stub_filter_of(sources, wanted)
     with sources.reading(wanted.database) as (database, connection):
-        stubs = SqlStubList(database.stubs, database.logs, stub_filter_of(wanted))
+        stubs = SqlStubList(database.stubs, database.logs, chosen)
         rows, last = stubs.newest_before(connection, before, wanted.limit)
     return ListPage([_row(row) for row in rows], "" if last is None else str(last))
 
@@ -74,6 +93,7 @@ STUBS = RowList(
         Field("until", "Until", "moment", hint="-5m or a UTC time"),
         Field("tag", "Tag"),
         Field("ordering_key", "Ordering key"),
+        Field("correlation_id", "Correlation id"),
         Field("note_holds", "Note holds"),
     ),
     page=_page,

@@ -107,8 +107,7 @@ def _timers(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     found = [row for row in rows.values() if _matches(row, wanted, "topic", "consumer_group")]
     if wanted.values.get("until"):
         found = [row for row in found if row["due"] < wanted.values["until"]]
-    if wanted.values.get("retries"):
-        found = [row for row in found if row["consumer_group"]]
+    found = [row for row in found if wanted.agrees("retries", row["consumer_group"])]
     found.sort(key=lambda row: (row["due"], row["message_id"]))
     page, after = part_of(found, wanted.cursor, wanted.limit)
     return ListPage(page, after, tuple(away), tuple(notes))

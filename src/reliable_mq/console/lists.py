@@ -53,7 +53,7 @@ class ListColumn(NamedTuple):
 class Field(NamedTuple):
     """A field of a filter: a query parameter.
 
-    `kind`: "text", "choice" (of `choices`), "flag" (yes or nothing) or "moment".
+    `kind`: "text", "choice" (of `choices`), "flag" (yes, no or nothing) or "moment".
     """
 
     name: str
@@ -66,8 +66,8 @@ class Field(NamedTuple):
 class WantedPage(NamedTuple):
     """A page that is asked for: the values of the fields that were given, and where it begins.
 
-    `values`: text for "text" and "choice", True for "flag", a time for "moment". `cursor` "": the
-    first page; its text means something only to the list.
+    `values`: text for "text" and "choice", whether it is "yes" for "flag", a time for "moment".
+    `cursor` "": the first page; its text means something only to the list.
     """
 
     values: Mapping[str, Any]
@@ -78,6 +78,10 @@ class WantedPage(NamedTuple):
     def text(self, name: str) -> str:
         """Return the value of a field of text; "": it was not given."""
         return str(self.values.get(name, ""))
+
+    def agrees(self, name: str, has_it: object) -> bool:
+        """Return whether a flag wants a row: "yes" those that have something, "no" the others."""
+        return name not in self.values or self.values[name] == bool(has_it)
 
 
 class ListPage(NamedTuple):
@@ -107,6 +111,7 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
         of_database: whether it is of one database, which the parameter `database` names.
         id_of: returns the value of a row by which an action names it; None: rows cannot be marked.
         is_read_at_once: whether each page reads all rows before it, so that an export asks for one.
+        exported: values of a row that only its downloads have, behind the columns.
         is_in_menu: whether the menu has it; without, links of other pages lead to it.
     """
 
@@ -120,6 +125,7 @@ class RowList(msgspec.Struct, frozen=True, kw_only=True):
     of_database: bool = False
     id_of: Callable[[Mapping[str, Any]], str] | None = None
     is_read_at_once: bool = False
+    exported: tuple[str, ...] = ()
     is_in_menu: bool = True
 
     @property
@@ -247,7 +253,7 @@ def all_rows(
 
 def csv_lines(kind: RowList, rows: Iterator[Mapping[str, Any]]) -> Iterator[str]:
     """Yield rows as lines of CSV, the headings first. A cell is never a formula."""
-    names = [each.name for each in kind.columns]
+    names = [*(each.name for each in kind.columns), *kind.exported]
     yield _line(names)
     for row in rows:
         yield _line([_cell(row.get(name)) for name in names])

@@ -12,16 +12,19 @@ from reliable_mq.cli.found_messages import NOT_REACHED, records_of
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.console.file_records import record_in
 from reliable_mq.console.list_runs import json_object
+from reliable_mq.console.lists import VALUE_LENGTH_MAX
 from reliable_mq.console.payloads import Payload, payload_of
 from reliable_mq.console.search import known_of
 from reliable_mq.console.sources import PART_SECONDS, ConsoleSources, ask
 from reliable_mq.console.stations import GroupStory, Station, group_stories, stations
+from reliable_mq.database.row_values import LogState
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
 from reliable_mq.measuring.sql_last_run import LastRun
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outbox.correlation import correlation_of
 from reliable_mq.plain_text import printable
-from reliable_mq.sensitive import SensitiveFields
+from reliable_mq.sensitive import MASK, SensitiveFields
 
 SIBLINGS_MAX = 20
 _NEAR_ROWS = 200
@@ -56,7 +59,9 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     """A message, as its page shows it. `away`: a line for each source that could not be asked.
 
     `read_from`: what was read from a store's files, in a sentence; "": nothing. `in_list`: the
-    filter that finds its stub in the list.
+    filter that finds its stub in the list. `in_correlation`: the filter that finds the stubs with
+    its correlation id; empty: it has none. `in_attempts`: for each group that has not consumed it,
+    the filter that finds its attempts, where a person can let it be skipped.
     """
 
     message_id: str
@@ -75,11 +80,13 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     away: list[str]
     read_from: str
     in_list: dict[str, str]
+    in_correlation: dict[str, str]
+    in_attempts: dict[str, dict[str, str]]
 
 
 def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
     """Return all that is known about a message."""
-    history, away, database = known_of(sources, message_id)
+    history, away, database, log_places = known_of(sources, message_id)
     lines = list(away)
     answer = ask(
         lambda: records_of(
@@ -120,6 +127,16 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         away=lines,
         read_from=read_from,
         in_list=_in_list(stub, database),
+        in_correlation=_in_correlation(properties, database),
+        in_attempts={
+            row["consumer_group"]: {
+                "message": message_id,
+                "group": row["consumer_group"],
+                "database": log_places[row["consumer_group"]],
+            }
+            for row in history.logs
+            if row["state"] != LogState.CONSUMED
+        },
     )
 
 
@@ -133,6 +150,14 @@ def _in_list(stub: Mapping[str, Any], database: str) -> dict[str, str]:
     begin = stub["create_date"].astimezone(UTC)
     times = {"since": begin, "until": begin + timedelta(milliseconds=1)}
     return named | {name: f"{each:%Y-%m-%dT%H:%M:%S.%f}" for name, each in times.items()}
+
+
+def _in_correlation(properties: Mapping[str, str], database: str) -> dict[str, str]:
+    """Return the filter that finds the stubs with a message's correlation id, if it is shown."""
+    text = correlation_of(properties)
+    if text in ("", MASK) or len(text) > VALUE_LENGTH_MAX or "\0" in text:
+        return {}
+    return {"correlation_id": text} | ({"database": database} if database else {})
 
 
 def _from_stores(

@@ -1,16 +1,17 @@
 """Finds what a person types into the one search box: messages, topics and consumer groups.
 
-A message is found by its id, its business key, its offset id, or a header, such as a correlation
-id. What is away is named, and what the others know is shown.
+A message is found by its id, its business key, its correlation id, its offset id or another header.
+What is away is named, and what the others know is shown.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from reliable_mq.cli.found_messages import (
     history_of,
+    ids_by_correlation,
     ids_by_header,
     ids_by_key,
     ids_by_key_at,
@@ -63,25 +64,29 @@ class Known(NamedTuple):
     """What databases know of a message, and a line for each that is away.
 
     `database`: the one that has its stub, if there are several; "": none, or there is only one.
+    `log_places`: the database that has the consume log of each group.
     """
 
     history: MessageHistory
     away: tuple[str, ...]
     database: str = ""
+    log_places: Mapping[str, str] = {}
 
 
 def known_of(sources: ConsoleSources, message_id: str) -> Known:
     """Return what all databases know about a message."""
     histories, away, place = [], [], ""
+    log_places: dict[str, str] = {}
     for name in sources.databases:
         answer = ask(_history(sources, name, message_id))
         if answer.value is None:
             away.append(f"Database {name}: {answer.fault}")
         else:
             histories.append(answer.value)
+            log_places |= {row["consumer_group"]: name for row in answer.value.logs}
             if answer.value.stub is not None and len(sources.databases) > 1:
                 place = name
-    return Known(merged(histories), tuple(away), place)
+    return Known(merged(histories), tuple(away), place, log_places)
 
 
 def _history(sources: ConsoleSources, name: str, message_id: str) -> Callable[[], MessageHistory]:
@@ -146,14 +151,14 @@ def _named(names: Iterable[str], text: str) -> list[str]:
 
 
 def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
-    """Return the ids of the messages with a key or an offset id."""
+    """Return the ids of the messages with a key, a correlation id or an offset id."""
     found: dict[str, None] = {}
     for name in sources.databases:
-        answer = ask(_by_key(sources, name, text))
-        if answer.value is None:
-            away[f"Database {name}, by key: {answer.fault}"] = None
-        else:
-            found |= dict.fromkeys(answer.value)
+        for what, read in (("key", _by_key), ("correlation id", _by_correlation)):
+            answer = ask(read(sources, name, text))
+            if answer.value is None:
+                away[f"Database {name}, by {what}: {answer.fault}"] = None
+            found |= dict.fromkeys(answer.value or ())
     if sources.why_no_cluster:
         away[f"Broker: {sources.why_no_cluster}"] = None
         return list(found)
@@ -175,6 +180,15 @@ def _by_key(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[
         with sources.place(name):
             asked = [sources.databases[name]]
             return ids_by_key(asked, text, KEY_SECONDS, everywhere=False)
+
+    return read
+
+
+def _by_correlation(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
+    def read() -> list[str]:
+        with sources.place(name):
+            sensitive_of = sources.mq._declared.sensitive_of
+            return ids_by_correlation([sources.databases[name]], text, sensitive_of, KEY_SECONDS)
 
     return read
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from reliable_mq.database.attempt_list import attempts_of
-from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.row_values import LogState, StubStatus, is_skipped
 from reliable_mq.escalate.timeline import MessageHistory
 from reliable_mq.measuring.sql_last_run import LastRun
 from reliable_mq.message import ReceivedMessage
@@ -169,7 +169,8 @@ def _effect(history: MessageHistory) -> Station:
     }
     wanted = _groups(history)
     missing = [each for each in wanted if each not in done]
-    evidence = tuple(f"{group}: committed" for group in sorted(done))
+    skipped = {log["consumer_group"]: log["note"] for log in history.logs if is_skipped(log)}
+    evidence = tuple(f"{group}: {skipped.get(group) or 'committed'}" for group in sorted(done))
     if missing:
         stub: Mapping[str, Any] = history.stub or {}
         given_up = {*groups_of(stub.get("given_up_by", ""))} & {*missing}
@@ -230,15 +231,19 @@ def group_stories(history: MessageHistory) -> Iterator[GroupStory]:
             )
             for place, each in enumerate(attempts_of(log.get("failures")))
         ]
-        if log["state"] == LogState.CONSUMED:
+        if is_skipped(log):
+            ended, why = log["consume_date"], log["note"] or ""
+            attempts.append(GroupAttempt(log["attempt"], ended, "skipped", why, None))
+        elif log["state"] == LogState.CONSUMED:
             seconds = _seconds(log["create_date"], log["consume_date"])
             known = seconds if not attempts and log["attempt"] == 1 else None
             ended = log["consume_date"]
             attempts.append(GroupAttempt(log["attempt"], ended, "effect committed", "", known))
         place = f"{log['broker_name']}, queue {log['queue_id']}, offset {log['offset']}"
         is_consumed = log["state"] == LogState.CONSUMED
+        state = "CONSUMED" if is_consumed else "RECEIVED"
         yield GroupStory(
-            *(log["consumer_group"], "CONSUMED" if is_consumed else "RECEIVED", place),
+            *(log["consumer_group"], "SKIPPED" if is_skipped(log) else state, place),
             *(log["owner"] or "", bool(log["owner"]) and not is_consumed, tuple(attempts)),
         )
 

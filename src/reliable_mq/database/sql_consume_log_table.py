@@ -45,9 +45,12 @@ MEANINGS = {
     "consume_date": "when the effect was committed",
     "confirm_to": "the topic of the stub's database, if that is another one",
     "confirm_time": "when the notice to that database is due; null: sent, or not needed",
-    "note": "why an attempt was the last one",
+    "note": "why an attempt was the last one; or the person by whom it was skipped, and why",
     "in_doubt": "an attempt ended in an unknown way: its effect elsewhere may have happened",
-    "duplicate_of": "the message that had the effect of the same business key",
+    "duplicate_of": (
+        "the message that had the effect of the same business key; "
+        "the message itself: a person let it be skipped, and nothing had its effect"
+    ),
     "failure": "the reason of the newest attempt without an effect",
     "failures": (
         "all attempts without an effect, a line for each: number, time, how it ended, reason; "
@@ -65,8 +68,8 @@ def consume_log_table(
     `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
     (RECEIVED) is an attempt. It is running while `owner` is set and `lease_until` is in the future,
     in doubt when `lease_until` has passed, and failed when `owner` is null; then the next attempt
-    is awaited. `in_doubt` stays true after an attempt with an unknown end. `duplicate_of` is the
-    message that had the effect of this one's business key; this message had no effect.
+    is awaited. `in_doubt` stays true after an attempt with an unknown end. A message with a
+    `duplicate_of` had no effect: that one had it, by its business key, or a person skipped it.
 
     `confirm_to` names the topic where the stub's database, another one, reads notices (null: the
     stub is here, or there is none). After `confirm_time`, any process that finds the row sends the

@@ -29,7 +29,7 @@ from reliable_mq.database.sql_faults import is_database_busy
 from reliable_mq.database.sql_types import dialect_family, is_on, table_options
 from reliable_mq.errors import ConfigurationError, Unavailable
 
-REVISION = "0007"
+REVISION = "0008"
 """The revision of the tables that this release expects."""
 
 _LOCK_SECONDS = 60

@@ -64,6 +64,7 @@ MEANINGS = {
     "note": "the last error, or a person's reason",
     "owner": "the process that sends it now; null: none",
     "lease_until": "when the owner's claim ends",
+    "correlation_id": "what messages of one request have in common; null: nothing",
 }
 """What each column of the table of stubs means, for people who read or write it in SQL."""
 
@@ -114,6 +115,7 @@ def message_stub_table(
         Column("note", PlainText(NOTE_LENGTH_MAX)),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
+        Column("correlation_id", String(TEXT_LENGTH_MAX)),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
         # Every stub is written three times within a second, then most rows never change. Dead rows
         # must be removed before they are a fifth of the table. (Partitions are small.)
@@ -153,6 +155,8 @@ def _make_indexes(table: Table) -> None:
     # An order writes the first one once: a stub that waits is in an index of waiting stubs.
     _index(f"{name}_key", keyed_rows(table), column.message_key)
     _index(f"{name}_voided", voided_rows(table), column.seq)
+    # For people, too: the messages of one request. Its column is null in an ordinary order.
+    _index(f"{name}_correlation", correlated_rows(table), column.correlation_id, column.seq)
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
     _index(f"{name}_ordered", ordered, *by_key)
@@ -174,6 +178,7 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
     yield Index(f"{name}_key", column.message_key)
+    yield Index(f"{name}_correlation", column.correlation_id, column.seq)
     key = (column.topic, column.ordering_key, column.status)
     yield Index(f"{name}_ordered", *key, column.broker_name, column.seq)
 
@@ -231,6 +236,11 @@ def keyed_rows(table: Table) -> ColumnElement[bool]:
 def voided_rows(table: Table) -> ColumnElement[bool]:
     """Return the condition: stubs that a person or a repair has voided; an index uses it."""
     return table.c.status == literal_column(str(StubStatus.VOIDED.value))
+
+
+def correlated_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition: stubs with a correlation id; an index uses it."""
+    return table.c.correlation_id.is_not(None)
 
 
 def arrived_rows(table: Table, before: ColumnElement[Any]) -> ColumnElement[bool]:

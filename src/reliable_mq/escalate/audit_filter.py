@@ -16,7 +16,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
         actor: by exactly this person or user; "": by anybody.
         action: the action has this text, in any case.
         text: the message id, the detail or the address has this text, in any case.
-        is_changed: only what changed something.
+        is_changed: only what changed something; False: only what changed nothing.
     """
 
     since: datetime | None = None
@@ -24,7 +24,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     actor: str = ""
     action: str = ""
     text: str = ""
-    is_changed: bool = False
+    is_changed: bool | None = None
 
     def takes(self, row: Mapping[str, Any], line: str) -> bool:
         """Whether an entry of a file is wanted.
@@ -39,5 +39,5 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.actor or row["actor"] == self.actor)
             and self.action.lower() in row["action"].lower()
             and self.text.lower() in line.lower()
-            and (not self.is_changed or bool(row["changed"]))
+            and self.is_changed in (None, bool(row["changed"]))
         )

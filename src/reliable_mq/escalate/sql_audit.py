@@ -113,8 +113,8 @@ class SqlAudit:
                 for column in (table.message_id, table.detail)
             ]
             found = found.where(or_(*has_text))
-        if wanted.is_changed:
-            found = found.where(table.changed == 1)
+        if wanted.is_changed is not None:
+            found = found.where(table.changed == int(wanted.is_changed))
         return found
 
     def entries(

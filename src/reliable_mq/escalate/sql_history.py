@@ -6,9 +6,10 @@ from typing import Any
 from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
 from reliable_mq.database.attempt_list import attempts_of
+from reliable_mq.database.row_values import is_skipped
 from reliable_mq.database.sql_run_tables import of_known_runs
 from reliable_mq.escalate.sql_audit import detail_of
-from reliable_mq.escalate.stub_filter import status_text
+from reliable_mq.escalate.stub_filter import is_correlation_masked, status_text
 from reliable_mq.escalate.timeline import MessageHistory
 from reliable_mq.sensitive import MASK, NOTHING_SENSITIVE, SensitiveFields
 
@@ -116,6 +117,12 @@ class SqlHistory:
         return [dict(row._mapping) for row in connection.execute(wanted)]
 
 
+def _state_of(log: dict[str, Any]) -> str:
+    if is_skipped(log):
+        return "SKIPPED"
+    return "CONSUMED" if log["state"] else "RECEIVED"
+
+
 def readable(
     history: MessageHistory, fields: SensitiveFields = NOTHING_SENSITIVE
 ) -> dict[str, Any]:
@@ -134,10 +141,12 @@ def readable(
         shown["status"] = status_text(shown["status"])
         shown["content"] = fields.shown(bytes(shown["content"]))
         shown["properties"] = fields.masked_json(shown.get("properties") or "")
+        if is_correlation_masked(fields, shown.get("correlation_id") or ""):
+            shown["correlation_id"] = MASK
     shown["consume_logs"] = [
         log
         | {
-            "state": "CONSUMED" if log["state"] else "RECEIVED",
+            "state": _state_of(log),
             "failures": _listed(log.get("failures")),
         }
         for log in map(dict, history.logs)

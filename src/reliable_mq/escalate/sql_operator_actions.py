@@ -95,10 +95,13 @@ class OperatorActions:
         A filter without a status selects only stubs that wait for a person.
 
         Raises:
-            UsageError: when the filter selects confirmed stubs.
+            UsageError: when the filter selects confirmed stubs, or without a status only those that
+                wait for no person.
         """
         if wanted.status is StubStatus.CONFIRMED:
             raise UsageError("confirmed stubs are not retried or voided: choose another status")
+        if wanted.status is None and wanted.escalated is False:
+            raise UsageError("without a status, only stubs that wait for a person are taken")
         if wanted.status is None:
             wanted = msgspec.structs.replace(wanted, escalated=True)
         return SelectedStubs(self._database, wanted)

@@ -13,14 +13,16 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    or_,
     select,
 )
 
 from reliable_mq.database.row_values import LogState, StubStatus
-from reliable_mq.database.sql_stub_table import parked_rows
+from reliable_mq.database.sql_stub_table import correlated_rows, parked_rows
 from reliable_mq.database.sql_windows import read_by_indexes, times_span, window_end, window_rows
 from reliable_mq.escalate.sql_stub_ways import StubWay, ways_of
 from reliable_mq.escalate.stub_filter import StubFilter, status_text
+from reliable_mq.outbox.correlation import kept_correlation
 
 SUMMARY = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "status", "count"),
@@ -208,6 +210,8 @@ def _own_conditions(stubs: Table, wanted: StubFilter) -> Iterator[ColumnElement[
     if wanted.escalated:
         yield parked_rows(stubs)  # the condition of an index
         yield and_(stub.status == StubStatus.UNCONFIRMED.value, stub.resend_time.is_(None))
+    elif wanted.escalated is not None:
+        yield or_(stub.status != StubStatus.UNCONFIRMED.value, stub.resend_time.is_not(None))
     for column, value in (
         (stub.topic, wanted.topic),
         (stub.tag, wanted.tag),
@@ -223,6 +227,11 @@ def _own_conditions(stubs: Table, wanted: StubFilter) -> Iterator[ColumnElement[
         yield stub.create_date >= wanted.since
     if wanted.until is not None:
         yield stub.create_date < wanted.until
+    if wanted.correlation_id:
+        yield correlated_rows(stubs)  # the condition of an index
+        yield stub.correlation_id == kept_correlation(wanted.correlation_id)
+        if wanted.hidden_topics:
+            yield stub.topic.not_in(wanted.hidden_topics)
     if wanted.note:
         yield stub.note.contains(wanted.note, autoescape=True)
 

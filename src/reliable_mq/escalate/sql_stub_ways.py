@@ -21,6 +21,7 @@ from sqlalchemy import (
 
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.database.sql_stub_table import (
+    correlated_rows,
     keyed_rows,
     parked_rows,
     settled_rows,
@@ -28,6 +29,7 @@ from reliable_mq.database.sql_stub_table import (
     waiting_rows,
 )
 from reliable_mq.escalate.stub_filter import StubFilter
+from reliable_mq.outbox.correlation import kept_correlation
 
 FEW = 20_000
 """So many rows are read and sorted for one page at most, if each may lie on a page of its own."""
@@ -80,6 +82,9 @@ def ways_of(table: Table, wanted: StubFilter) -> Iterator[StubWay]:
         of_key = stub.message_key == wanted.key
         kinds = (keyed_rows(table), waiting_rows(table), parked_rows(table))
         yield StubWay(tuple(and_(kind, of_key) for kind in kinds))
+    if wanted.correlation_id:
+        kept = kept_correlation(wanted.correlation_id)
+        yield StubWay((and_(correlated_rows(table), stub.correlation_id == kept),))
     if wanted.escalated:
         yield StubWay((parked_rows(table),), lie_together=True)
     if wanted.status is StubStatus.VOIDED:

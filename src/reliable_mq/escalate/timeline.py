@@ -18,7 +18,7 @@ from reliable_mq.database.attempt_list import (
     is_full,
     listed_reason,
 )
-from reliable_mq.database.row_values import LogState, StubStatus
+from reliable_mq.database.row_values import LogState, StubStatus, is_skipped
 from reliable_mq.escalate.escalation import AlertState
 from reliable_mq.escalate.stub_filter import status_text
 from reliable_mq.message import ReceivedMessage
@@ -176,7 +176,7 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     listed, failure = attempts_of(log.get("failures")), log.get("failure")
     if failure and any(each.reason == listed_reason(failure) for each in listed):
         failure = None  # its own entry says it; a process of an older release lists nothing
-    is_consumed = log["consume_date"] is not None
+    is_consumed, skipped = log["consume_date"] is not None, is_skipped(log)
     if not is_consumed or log["create_date"] < log["consume_date"]:
         yield TimelineEntry(log["create_date"], ledger, "first received")
     for each in listed:
@@ -184,6 +184,9 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     if listed and is_full(log["failures"]):
         what = "the list of attempts is full: later ones may be missing in it"
         yield TimelineEntry(listed[-1].time, ledger, what)
+    if skipped:
+        yield TimelineEntry(log["consume_date"], ledger, _skipped(log, counted))
+        return
     if is_consumed:
         earlier = f"; an earlier one failed: {failure}" if failure else ""
         yield TimelineEntry(log["consume_date"], ledger, f"consumed, {counted}{earlier}")
@@ -201,6 +204,12 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
         if at is not None:  # an attempt that does not count leaves the time as it was
             at = max([at, *(each.time for each in listed if each.time is not None)])
     yield TimelineEntry(at, ledger, what)
+
+
+def _skipped(log: Row, counted: str) -> str:
+    """Return that a person let a group skip the message, with the name and the reason."""
+    attempts = f"after {counted}" if log["attempt"] else "before an attempt counted"
+    return f"{log['note'] or 'skipped by a person'} ({attempts}); the handler has no effect"
 
 
 def _ended(attempt: EndedAttempt) -> str:

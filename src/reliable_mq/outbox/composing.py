@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_typ
 from reliable_mq import trace_context
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
-from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
+from reliable_mq.message import CORRELATION_ID, NOTICE_TOPIC_PREFIX, Message, new_message_id
 from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.misspelt import NameUnknown, meant
@@ -22,7 +22,7 @@ from reliable_mq.names import check_name
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.stub import Stub, check_texts, message_of
+from reliable_mq.outbox.stub import Stub, check_short_text, check_texts, message_of
 from reliable_mq.plain_text import a_kind
 from reliable_mq.trace_context import trace_properties, with_context
 
@@ -49,6 +49,7 @@ class ContentOptions(TypedDict, total=False):
     ordering_key: object
     properties: Mapping[str, str] | None
     content_type: str
+    correlation_id: object
     message_id: str
 
 
@@ -78,6 +79,7 @@ class ManyOptions(TypedDict, Generic[T], total=False):
     deliver_at: datetime | Callable[[T], datetime | None] | None
     properties: Mapping[str, str] | Callable[[T], Mapping[str, str] | None] | None
     content_type: str | Callable[[T], str]
+    correlation_id: object | Callable[[T], object]
     message_id: Callable[[T], str]
     required_groups: tuple[str, ...] | None
 
@@ -102,6 +104,7 @@ def contents_of(
     ordering_key: object = "",
     properties: Mapping[str, str] | None = None,
     content_type: str = "",
+    correlation_id: object = "",
     message_id: str = "",
     **unknown: object,
 ) -> Contents:
@@ -117,6 +120,8 @@ def contents_of(
     body, content_type = encode_payload(payload, content_type)
     sent = with_trace({} if properties is None else properties)
     # An option that travels as a property is added to `sent` here.
+    if correlation_id != "" and correlation_id is not None:
+        add_correlation(sent, key_text(correlation_id))
     contents = Contents(
         body=body,
         content_type=content_type,
@@ -128,6 +133,20 @@ def contents_of(
     )
     check_texts(contents.tag, contents.key, contents.ordering_key)
     return contents
+
+
+def add_correlation(properties: dict[str, str], correlation_id: str) -> None:
+    """Add the property with a correlation id.
+
+    Raises:
+        MessageRefused: it is too long or not printable, or the properties have another one.
+    """
+    check_short_text("correlation_id", correlation_id)
+    if properties.setdefault(CORRELATION_ID, correlation_id) != correlation_id:
+        raise MessageRefused(
+            f"correlation_id={correlation_id!r} and the property {CORRELATION_ID}="
+            f"{properties[CORRELATION_ID]!r:.100}: leave one out"
+        )
 
 
 def _no_option(name: str) -> NameUnknown:

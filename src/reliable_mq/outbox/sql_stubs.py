@@ -52,6 +52,7 @@ from reliable_mq.database.sql_types import (
     is_among,
     utc_datetime,
 )
+from reliable_mq.outbox.correlation import column_of
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub, StubEvent, groups_of, groups_text, next_status
 
@@ -77,7 +78,7 @@ _OF_ALL = ("status", "count", "resend_time", "create_date", "update_date", "owne
 """Columns with the same value for all stubs of one call."""
 _OF_EACH = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
-    *("properties", "required_groups", "deliver_time"),
+    *("properties", "required_groups", "deliver_time", "correlation_id"),
 )
 Given = Callable[[str], ColumnElement[Any]]
 """The name of a value -> the expression that reads it in a statement."""
@@ -266,6 +267,7 @@ def _own_columns(stub: Stub) -> dict[str, Any]:
         "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
         "required_groups": groups_text(stub.required_groups),
         "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
+        "correlation_id": column_of(stub.properties) if stub.properties else None,
     }
 
 

@@ -77,6 +77,7 @@ class Transaction(TransactionBlock[Session, Connection]):
             properties: user properties.
             content_type: the media type of bytes or a str ("application/x-protobuf"). Other
                 payloads are JSON, and carry their schema version (`reliable_mq.schema`).
+            correlation_id: what all messages of one request have in common. You find them by it.
             required_groups: the message is confirmed when all these consumer groups have handled
                 it. None: the groups that this application registered for the topic, or that
                 `mq.topic(…, groups=…)` named. Empty: the broker's acknowledgement confirms.
@@ -85,8 +86,8 @@ class Transaction(TransactionBlock[Session, Connection]):
         Only topic and payload are required.
 
         Raises:
-            MessageRefused: the payload, the topic's name or another part cannot be sent. Tag
-                and keys have 255 printable characters at most. A message has this id already.
+            MessageRefused: the payload, the topic's name or another part cannot be sent. Tag, keys
+                and correlation id have at most 255 printable characters. The id is used already.
             UsageError: both times are given. A time cannot be read, has no time zone, or lies
                 more than a hundred years ahead. A time is beyond `timer_range_seconds` and the
                 message has an ordering key. The id or a group's name is malformed. The transaction

@@ -156,18 +156,28 @@ def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
         UsageError: a value is not a text.
     """
     for name, text in (("tag", tag), ("key", message_key), ("ordering_key", ordering_key)):
-        if not isinstance(text, str):
-            raise UsageError(f"{name}={text!r:.100}: it must be text")
-        if len(text) > TEXT_LENGTH_MAX:
-            raise MessageRefused(
-                f"the {name} has {len(text)} characters, {TEXT_LENGTH_MAX} are allowed"
-            )
-        if not text.isprintable():
-            raise MessageRefused(f"the {name} {text!r} holds a character that cannot be printed")
+        check_short_text(name, text)
     if "||" in tag or tag == "*" or tag != tag.strip():
         raise MessageRefused(
             f"tag {tag!r}: no consumer can subscribe to it: || joins tags, and * means all"
         )
+
+
+def check_short_text(name: str, text: str) -> None:
+    """Check one text for searches and columns; see `check_texts`.
+
+    Raises:
+        MessageRefused: it is too long or not printable.
+        UsageError: it is not a text.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"{name}={text!r:.100}: it must be text")
+    if len(text) > TEXT_LENGTH_MAX:
+        raise MessageRefused(
+            f"the {name} has {len(text)} characters, {TEXT_LENGTH_MAX} are allowed"
+        )
+    if not text.isprintable():
+        raise MessageRefused(f"the {name} {text!r} holds a character that cannot be printed")
 
 
 def groups_text(groups: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ import pytest
 from tests.console.browser.conftest import serving
 from tests.console.browser.test_deeds_in_a_browser import check
 from tests.console.browser.test_in_a_browser import SIZES, page_of
-from tests.console.planted_rows import insert_rows, stub
+from tests.console.planted_rows import insert_rows, log, stub
 from tests.console.test_dead_letter_deeds import give_up
 from tests.console.test_delete_deeds import filled
 from tests.console.test_doing import acts, parked
@@ -48,6 +48,7 @@ class Way(NamedTuple):
 WAYS = {
     "stub-retry": Way("/stubs?escalated=yes", marks_all=True),
     "stub-void": Way("/stubs?escalated=yes", marks_all=True),
+    "attempt-skip": Way("/consume-logs?group=stock", marks_all=True),
     "dead-letter-retry": Way("/dead-letters?group={group}", marks_all=True),
     "dead-letter-void": Way("/dead-letters?group={group}", marks_all=True),
     "dead-letter-copy": Way("/dead-letters?group={group}"),
@@ -84,6 +85,8 @@ def names(shop: ReliableMQ, broker: str, group: str) -> dict[str, str]:
     rows = [parked(1), odd_stub(2), stub(3, message_id=letter, resend_time=None)]
     insert_rows(shop.database, "message_stub", *rows)
     plant(shop, finding(rows[1], Verdict.NOT_SENT))
+    failed = log(rows[2], consumer_group="stock", state=0, consume_date=None, failure="no stock")
+    insert_rows(shop.database, "consume_log", failed)
     return {"topic": topic, "group": group}
 
 

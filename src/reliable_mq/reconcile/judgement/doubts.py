@@ -1,8 +1,10 @@
-"""Effects in doubt: messages with an attempt whose process died. Pure.
+"""Consume logs of which people are told, though they are no finding. Pure.
 
-This is no verdict, because the consume log is right about the database. But such an attempt may
-have had an effect outside the database (a mail, a call) that the log does not count. Only a person
-can find out.
+*Effects in doubt*: messages with an attempt whose process died. This is no verdict, because the
+consume log is right about the database. But such an attempt may have had an effect outside the
+database (a mail, a call) that the log does not count. Only a person can find out.
+
+*Skipped*: messages that a person let a group skip. Nothing had their effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,19 +17,22 @@ _COLUMNS = ("log_create_date", "message_id", "consumer_group", "topic", "verdict
 
 
 class Doubts:
-    """The number of effects in doubt, and the newest ones.
+    """The number of consume logs with a mark, and the newest ones.
 
     Invariant: at most `SHOWN_MAX` are kept, newest first; `count` counts all.
+
+    Args:
+        mark: the column of `judge.VERDICTS` that has the mark.
     """
 
-    def __init__(self) -> None:
-        """Start without effects."""
+    def __init__(self, mark: str = "log_in_doubt") -> None:
+        self._mark = mark
         self.count = 0
         self._newest: list[list[Any]] = []
 
     def add(self, verdicts: pa.Table) -> None:
         """Count rows of `judge.VERDICTS`."""
-        found = verdicts.select([*_COLUMNS, "log_in_doubt"]).filter(verdicts["log_in_doubt"])
+        found = verdicts.select([*_COLUMNS, self._mark]).filter(verdicts[self._mark])
         self.count += found.num_rows
         newest = found.select(_COLUMNS).sort_by([("log_create_date", "descending")])
         rows = newest.slice(0, SHOWN_MAX).to_pylist()
@@ -47,7 +52,7 @@ class Doubts:
         self._keep(newest)
 
     def summary(self) -> dict[str, Any]:
-        """Return them for the summary: the `count`, and the `newest` effects."""
+        """Return them for the summary: the `count`, and the `newest` ones."""
         names = ("received", *_COLUMNS[1:-1], "attempts")
         newest = [dict(zip(names, row, strict=True)) for row in self._newest]
         return {"count": self.count, "newest": newest}

@@ -21,7 +21,7 @@ they are read later, for findings only. The meaning of a column depends on `kind
 | `required` | required groups, by comma | null | null |
 | `queue_topic` | null | null | the topic of the queue that it is in |
 | `reason` | groups that gave it up, by comma, or null | null | why it is a dead letter |
-| `marks` | 0 | `IN_DOUBT`, `DUPLICATE`, `TELLS` | 0 |
+| `marks` | 0 | `IN_DOUBT`, `DUPLICATE`, `TELLS`, `SKIPPED` | 0 |
 
 Times are UTC, sizes are bytes. A null means that the ledger does not have the value.
 """
@@ -51,9 +51,10 @@ RECEIVED, CONSUMED = range(2)
 # States of a record: the index of its role in this tuple. Add new roles at the end, because carried
 # events contain the old numbers.
 ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED, STRANDED)
-# Bits of `marks`. TELLS: the stub is in another database, so its confirmation takes longer.
+# Bits of `marks`. SKIPPED: a person let the group skip it; it is a DUPLICATE, too, as nothing had
+# an effect. TELLS: the stub is in another database, so its confirmation takes longer.
 # CARRIED: an earlier run has read it (`increments`).
-IN_DOUBT, DUPLICATE, TELLS, CARRIED = 1, 2, 4, 16
+IN_DOUBT, DUPLICATE, TELLS, SKIPPED, CARRIED = 1, 2, 4, 8, 16
 
 _TIME = pa.timestamp("us", tz="UTC")
 EVENTS = pa.schema(

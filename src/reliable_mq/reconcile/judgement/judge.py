@@ -17,6 +17,7 @@ from reliable_mq.reconcile.judgement.event_rows import column_of
 from reliable_mq.reconcile.judgement.events import (
     IN_DOUBT,
     NO_TIME,
+    SKIPPED,
     TOMBSTONE,
     VOIDED,
     id_times,
@@ -83,6 +84,7 @@ VERDICTS = pa.schema(
         ("log_broker_name", _TEXT),
         ("other_consume_date", _TIME),
         ("log_in_doubt", pa.bool_()),
+        ("log_skipped", pa.bool_()),
         *((f"{name}_ms", _LONG) for name in ("stored", "delivered", "effect", "consumed")),
         *DETAILS.items(),
         *((f"fact_{name}", _TEXT) for name in FACTS),
@@ -336,6 +338,7 @@ def _logs(case: Case) -> dict[str, pa.Array]:
         "create_date": ("seen", _TIME),
         "consume_date": ("changed", _TIME),
     }
+    marks = values_at(case.traces["marks"], case.rows.log, 0)
     found = {
         f"log_{name}": _of(case, column, case.rows.log, kind)
         for name, (column, kind) in numbers.items()
@@ -343,9 +346,8 @@ def _logs(case: Case) -> dict[str, pa.Array]:
     return found | {
         "log_broker_name": _named(case, "broker", case.rows.log),
         "other_consume_date": _of(case, "changed", case.second_effect, _TIME),
-        "log_in_doubt": pa.array(
-            (values_at(case.traces["marks"], case.rows.log, 0) & IN_DOUBT) != 0
-        ),
+        "log_in_doubt": pa.array((marks & IN_DOUBT) != 0),
+        "log_skipped": pa.array((marks & SKIPPED) != 0),
     }
 
 

@@ -17,6 +17,7 @@ from reliable_mq.reconcile.judgement.events import (
     ODD,
     RECORD,
     ROLES,
+    SKIPPED,
     STUB,
     TELLS,
     TOLD,
@@ -99,7 +100,10 @@ def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         seen=batch["create_date"],
         changed=batch["consume_date"],
         until=lease,
-        marks=_marks(batch, {"in_doubt": IN_DOUBT, "duplicate_of": DUPLICATE, "confirm_to": TELLS}),
+        marks=pc.bit_wise_or(
+            _marks(batch, {"in_doubt": IN_DOUBT, "duplicate_of": DUPLICATE, "confirm_to": TELLS}),
+            _bit(pc.equal(batch["duplicate_of"], batch["message_id"]), SKIPPED),
+        ),
     )
 
 
@@ -170,9 +174,14 @@ def _marks(batch: pa.RecordBatch, bits: dict[str, int]) -> pa.Array:
     for name, bit in bits.items():
         column = batch[name]
         is_set = column if pa.types.is_boolean(column.type) else pc.is_valid(column)
-        set_bits = pc.if_else(pc.fill_null(is_set, False), pa.scalar(bit, pa.int8()), 0)
-        marks = pc.bit_wise_or(marks, set_bits.cast(pa.int8()))
+        marks = pc.bit_wise_or(marks, _bit(is_set, bit))
     return marks
+
+
+def _bit(is_set: pa.Array, bit: int) -> pa.Array:
+    """Return a bit where a condition is true."""
+    set_bits = pc.if_else(pc.fill_null(is_set, False), pa.scalar(bit, pa.int8()), 0)
+    return set_bits.cast(pa.int8())
 
 
 def _without_notices(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -38,6 +38,7 @@ class Tally:
         damaged_from: the lowest log offset of damage. None: no damage.
         flow: latencies and arrivals.
         doubts: effects in doubt.
+        skips: messages that a person let a group skip.
         twins: ids of two messages.
         carried: number of messages that are carried to the next increment.
         unchecked: number of messages whose content was not compared with their stubs.
@@ -49,6 +50,7 @@ class Tally:
         self.damaged_from: int | None = None
         self.flow = Flow()
         self.doubts = Doubts()
+        self.skips = Doubts("log_skipped")
         self.twins = TwinIds()
         self.carried = 0
         self.unchecked = 0
@@ -90,6 +92,7 @@ class Tally:
             self._groups[key] = self._groups.get(key, np.zeros(len(_SUMS), np.int64)) + sums
         self.flow.add(verdicts)
         self.doubts.add(verdicts)
+        self.skips.add(verdicts)
         self.twins.add(verdicts)
         self.unchecked += count_unchecked(verdicts)
 
@@ -108,16 +111,18 @@ class Tally:
     def to_json(self) -> str:
         """Return the counts as a JSON text, for `add_json`."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
-        parts = (self.flow.to_data(), self.doubts.to_data(), self.twins.to_data())
+        told = (self.doubts.to_data(), self.skips.to_data())
+        parts = (self.flow.to_data(), told, self.twins.to_data())
         counts = [dict(self.ledgers), self.damaged_from, self.carried, self.unchecked]
         data = [*counts, groups, *parts]
         return json.dumps(data)
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, carried, unchecked, groups, flow, doubts, twins = json.loads(text)
+        ledgers, damaged_from, carried, unchecked, groups, flow, told, twins = json.loads(text)
         self.flow.add_data(flow)
-        self.doubts.add_data(doubts)
+        self.doubts.add_data(told[0])
+        self.skips.add_data(told[1])
         self.twins.add_data(twins)
         self.ledgers.update(ledgers)
         self.carried += carried

@@ -288,6 +288,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], RunResult]:
     if slaves:
         summary["slaves"] = summary_of(slaves, folder)
     summary["in_doubt"] = tally.doubts.summary()
+    summary["skipped"] = tally.skips.summary()
     summary["twin_ids"] = tally.twins.summary()
     summary["unchecked_contents"] = tally.unchecked
     is_planned = options.repair == "plan" and found

@@ -1,0 +1,108 @@
+"""Messages of one request are one search away, and no text of theirs is more than text."""
+
+import json
+from html import unescape
+
+import pytest
+from tests.console.conftest import Browse
+from tests.console.planted_rows import ODD, insert_rows, message_id, stub
+from tests.console.test_planted_text import check
+
+from reliable_mq import ReliableMQ
+from reliable_mq.cli import found_messages
+
+LONG = "r" * 10_000
+
+
+@pytest.fixture
+def shop(mq: ReliableMQ) -> ReliableMQ:
+    """Give an application with messages of five requests."""
+    for text in ("r-17", "r-17", "order-2", ODD, LONG):
+        with mq.transaction() as tx:
+            tx.send("orders", {}, properties={"CORRELATION_ID": text})
+    insert_rows(mq.database, "message_stub", stub(1, message_key="order-2"))
+    return mq
+
+
+def test_one_search_finds_all_messages_of_a_request(
+    shop: ReliableMQ, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found_messages, "HEADER_STUBS", 0)  # an index finds it
+    client = browse()
+    page = client.get("/find", params={"q": "r-17"}).text
+    assert "2 messages" in page
+    assert "They have it as a header" not in page
+    both = client.get("/find", params={"q": "order-2"}).text
+    assert "2 messages" in both  # one by its key, one by its correlation id
+    assert client.get("/find", params={"q": "r-1"}).text.count("No source that answered") == 1
+
+
+def test_the_page_of_a_message_leads_to_the_others_of_its_request(
+    shop: ReliableMQ, browse: Browse
+) -> None:
+    client = browse()
+    (row, *_) = client.get("/stubs?correlation_id=r-17&format=json").json()
+    page = client.get("/message", params={"id": row["message_id"]}).text
+    assert '<a href="/stubs?correlation_id=r-17">All messages with this correlation id</a>' in page
+    assert len(client.get("/stubs?correlation_id=r-17&format=json").json()) == 2
+    assert len(client.get("/stubs?correlation_id=r-17&topic=none&format=json").json()) == 0
+    other = client.get("/message", params={"id": stub(1)["message_id"]}).text
+    assert "All messages with this correlation id" not in other
+
+
+def test_a_planted_script_is_found_and_is_text(shop: ReliableMQ, browse: Browse) -> None:
+    client = browse()
+    answer = client.get("/find", params={"q": ODD})
+    assert answer.status_code == 303
+    page = client.get(answer.headers["location"]).text
+    check(page)
+    link = page.partition('<a href="/stubs?correlation_id=')[2].partition('"')[0]
+    listed = client.get(f"/stubs?correlation_id={unescape(link)}")
+    check(listed.text)
+    assert listed.text.count('<a class="id"') == 1
+
+
+def test_an_id_that_no_address_has_room_for_is_told(shop: ReliableMQ, browse: Browse) -> None:
+    client = browse()
+    assert client.get("/find", params={"q": LONG}).status_code == 400
+    answer = client.get("/stubs", params={"correlation_id": LONG})
+    assert answer.status_code == 400
+    assert "correlation_id has at most 1000 characters" in answer.text
+    (row,) = found_messages.ids_by_correlation([shop.database], LONG, shop._declared.sensitive_of)
+    page = client.get("/message", params={"id": row}).text
+    check(page)
+    assert "All messages with this correlation id" not in page
+
+
+@pytest.mark.parametrize("name", ["correlation_id", "X-Correlation-ID"])
+def test_a_masked_id_is_neither_shown_nor_found(mq: ReliableMQ, browse: Browse, name: str) -> None:
+    mq.topic("orders", sensitive=[name])
+    with mq.transaction() as tx:
+        sent = tx.send("orders", {}, properties={name: "r-17"})
+        tx.send("other", {}, properties={name: "r-17"})
+    client = browse()
+    assert client.get("/find", params={"q": "r-17"}).status_code == 303  # the other one
+    assert sent not in client.get("/stubs?correlation_id=r-17").text
+    page = client.get("/message", params={"id": sent}).text
+    assert "r-17" not in page
+    assert "All messages with this correlation id" not in page
+
+
+def test_the_filter_is_refused_where_all_ids_are_masked(postgres_url: str, browse: Browse) -> None:
+    made = ReliableMQ(
+        "shop", database=postgres_url, broker="127.0.0.1:1", sensitive=["correlation_id"]
+    )
+    made.create_tables()
+    answer = browse(made).get("/stubs?correlation_id=r-17")
+    assert answer.status_code == 400
+    assert "correlation ids are masked by the setting" in answer.text
+    made.close()
+
+
+def test_a_header_of_an_older_release_is_found_among_the_newest(
+    mq: ReliableMQ, browse: Browse
+) -> None:
+    row = stub(1, message_id=message_id(7), properties=json.dumps({"CORRELATION_ID": "r-1777"}))
+    insert_rows(mq.database, "message_stub", row)
+    answer = browse().get("/find", params={"q": "r-1777"})
+    assert answer.headers["location"] == f"/message?id={message_id(7)}"
