@@ -4,8 +4,8 @@ Receives fields of messages. Returns records, places, and the units for each que
 are stored. The parts that all records of a queue share are encoded once, in its lane.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
 
 import msgspec
 
@@ -63,10 +63,8 @@ class Appender:
     """
 
     def __init__(self, log: CommitLog, store_host: bytes, delays_ms: Mapping[int, int]) -> None:
-        self._log = log
-        self._store_host = store_host
+        self._log, self._store_host, self._delays_ms = log, store_host, delays_ms
         self._own_size = HOSTLESS_SIZE + len(store_host)  # bytes that all records have
-        self._delays_ms = delays_ms
         self.lanes: dict[LaneKey, Lane] = {}
         self.last_time_ms, self._last_record = 0, -1
         self._open_lanes: list[Lane] = []
@@ -76,8 +74,7 @@ class Appender:
     def lane(self, topic: str, queue_id: int) -> Lane:
         """Return the lane of a queue; a new lane begins where the queue ends."""
         key = (topic, queue_id)
-        lane = self.lanes.get(key)
-        if lane is None:
+        if (lane := self.lanes.get(key)) is None:
             lane = self.lanes[key] = Lane(topic, queue_id, self.end_of(key))
         return lane
 
@@ -189,10 +186,8 @@ class Appender:
         """`append` of messages whose records have one form, and units (the hot path of sends).
 
         Args:
-            lanes: the queue of each message, of the topic of the form.
+            lanes, bodies, born_times_ms: queue, body and time of birth of each message.
             form: encodes the records. With its body, each must keep the limits of the format.
-            bodies: of each message.
-            born_times_ms: when the producer made each message.
             keys: the unique key of each message, of the size that the form knows.
             now_ms: the time.
 
@@ -201,19 +196,26 @@ class Appender:
             of them fit into this file of the log; nothing was appended.
         """
         log, shared = self._log, form.size
-        sizes = [shared + len(body) for body in bodies]
-        total = sum(sizes)
+        total = sum(sizes := [shared + len(body) for body in bodies])
         if not log.has_room_for(total):
             return None
         time_ms = self.last_time_ms = max(self.last_time_ms, now_ms)
         begin = log.room_for(total)
-        offsets = list(accumulate(sizes[:-1], initial=begin))
+        offsets: Sequence[int] = range(begin, begin + total, sizes[0])
+        if sizes.count(sizes[0]) < len(sizes):
+            offsets = list(accumulate(sizes[:-1], initial=begin))
         numbers: list[int] = []
         for lane, offset, size in zip(lanes, offsets, sizes, strict=True):
             number = lane.next
-            self._add_unit(lane, number, offset, size, form.tags_code)
             lane.next = number + 1
             numbers.append(number)
+            if (arrivals := lane.arrivals) is None:
+                self._add_unit(lane, number, offset, size, form.tags_code)
+                continue
+            arrivals.units.append(pack_unit(offset, size, form.tags_code))
+            arrivals.tags_codes.add(form.tags_code)
+            arrivals.last_log_offset, arrivals.log_end = offset, offset + size
+            arrivals.size += size
         queue_ids = [lane.queue_id for lane in lanes]
         log.add(
             form.encode(sizes, queue_ids, numbers, offsets, born_times_ms, time_ms, bodies, keys)
@@ -277,7 +279,7 @@ class Appender:
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
         if codes is None:
             codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
-        self._add_units(lane, offsets, sizes, codes)
+        self._add_units(lane, offsets, begin + total, map(pack_unit, offsets, sizes, codes), codes)
         return AppendResult(begin, first, begin + total), offsets
 
     def append_alike(
@@ -292,10 +294,11 @@ class Appender:
         """`append_batch` of messages whose records have one form and one size."""
         size, count, first = form.size + len(bodies[0]), len(bodies), lane.next
         begin, time_ms = self._room_for_batch(size * count, now_ms)
-        end = begin + size * count
-        offsets, numbers = range(begin, end, size), (lane.queue_id, first)
+        offsets = range(begin, end := begin + size * count, size)
+        numbers = lane.queue_id, first
         self._log.add(form.encode_batch(*numbers, offsets, born_time_ms, time_ms, bodies, keys))
-        self._add_units(lane, offsets, [size] * count, [form.tags_code] * count)
+        units = map(pack_unit, offsets, repeat(size), repeat(form.tags_code))
+        self._add_units(lane, offsets, end, units, (form.tags_code,))
         return AppendResult(begin, first, end), offsets
 
     def _room_for_batch(self, total: int, now_ms: int) -> tuple[int, int]:
@@ -308,17 +311,21 @@ class Appender:
         return self._log.room_for(total), self.last_time_ms
 
     def _add_units(
-        self, lane: Lane, offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]
+        self,
+        lane: Lane,
+        offsets: Sequence[int],
+        end: int,
+        units: Iterable[bytes],
+        codes: Iterable[int],
     ) -> None:
         """Add the units of the next messages of a queue, whose records are the log's last ones."""
-        first, last = lane.next, offsets[-1]
+        first = lane.next
         arrivals = lane.arrivals or self._open(lane, first)
-        self._last_record, lane.next = last, first + len(offsets)
-        arrivals.units += map(pack_unit, offsets, sizes, codes)
+        self._last_record, lane.next = offsets[-1], first + len(offsets)
+        arrivals.units += units
         arrivals.tags_codes.update(codes)
-        arrivals.last_log_offset = last
-        arrivals.log_end = last + sizes[-1]
-        arrivals.size += arrivals.log_end - offsets[0]
+        arrivals.last_log_offset, arrivals.log_end = offsets[-1], end
+        arrivals.size += end - offsets[0]
 
     def append_copied(
         self,
