@@ -7,10 +7,9 @@ imported only if there is a variable that may be one.
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
-from reliable_mq.cli.saying import say_trouble
+from reliable_mq.cli.saying import say_raw, say_trouble
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.json_lines import JsonFormatter
 from reliable_mq.unknown_variables import TOLD_VARIABLE, candidates
@@ -40,7 +39,7 @@ def _warn(words: Sequence[str], fields: dict[str, str]) -> None:
     record = logging.makeLogRecord(
         {**line, "msg": event.text, "args": fields, "event": event.name, **fields}
     )
-    print(JsonFormatter().format(record), file=sys.stderr)
+    say_raw(JsonFormatter().format(record), err=True)
 
 
 def _wants_json(words: Sequence[str]) -> bool:
