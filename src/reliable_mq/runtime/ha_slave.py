@@ -368,8 +368,7 @@ class HaSlave:
             if runs:
                 self._note_epochs()
                 store.copy(runs)
-                if heads := runs[-1].heads:
-                    self.master.newest_ms = heads[-1][5]
+                self.master.newest_ms = runs[-1].newest_ms or self.master.newest_ms
             return store.has_room
 
         await link.forward(take, store.room)
