@@ -23,7 +23,7 @@ from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.progress import SeenExtent
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
-from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE, FRAME_SIZE_MAX
 
 _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
@@ -130,6 +130,8 @@ class ConsumeQueue:
         if self.is_contiguous:
             self.end = self._first_that(lambda unit: unit.commit_log_offset < 0 or not unit.size)
             self.first = self._first_that(lambda unit: unit != _BLANK)
+            if self.end > self.first and self.unit(self.end - 1).size > FRAME_SIZE_MAX:
+                self.first = self.end  # there are only blank units, and a crash took some of them
             self._set_end(self.end)
 
     @property
