@@ -124,3 +124,32 @@ def test_a_new_topic_among_known_sends_is_saved_and_a_question_after_them_answer
         assert turns["short"]
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(("others", "has_flood"), [(6, True), (6, False), (9, True)])
+def test_a_single_request_beside_a_flood_waits_for_no_turn_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, has_flood: bool
+) -> None:
+    """The shares of all others would come between its handling and its reply."""
+    monkeypatch.setattr(broker_server, "_TICK_SECONDS", 3600.0)
+    watch, scheduled = Watch(), Counter[str]()
+    schedule = BrokerServer._schedule_turn
+
+    def noted(server: BrokerServer, began_ms: int, *, is_plain: bool = False) -> None:
+        scheduled["turns"] += 1
+        schedule(server, began_ms, is_plain=is_plain)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            await peer.send(TOPIC)
+            await eventually(lambda: not server._core.state.is_turn_due)
+            server._speakers.update(range(-others, 0))
+            server.listener.turns.many_from = object() if has_flood else None
+            monkeypatch.setattr(BrokerServer, "_schedule_turn", noted)
+            opaque = peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+            is_at_once = has_flood and others == 6
+            assert scheduled["turns"] == (0 if is_at_once else 1)
+
+    asyncio.run(scenario())
+    assert not watch.causes

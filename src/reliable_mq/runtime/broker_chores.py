@@ -30,6 +30,7 @@ _SYNCED_TOGETHER = 64  # written back together first: less than half the work
 _TOGETHER_SECONDS = 0.25  # if it takes longer, much of others is written back, too
 _MADE_AT_ONCE = 16  # files of new queues, in the thread: 0.5 ms each
 _WRITTEN_AT_ONCE = 4
+_COUNT_SECONDS = 0.005  # between two slices of the statistics
 _INDEX_SECONDS = 0.02
 _INDEX_PAUSE_SECONDS = 0.001
 
@@ -82,6 +83,15 @@ class BrokerChores:
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
                 if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())
+
+    async def rest(self, seconds: float) -> None:
+        """Return after a time. Meanwhile, count what many topics got, in short slices."""
+        statistics = self._core.state.statistics
+        while statistics.is_under_way and seconds > _COUNT_SECONDS:
+            await asyncio.sleep(_COUNT_SECONDS)
+            seconds -= _COUNT_SECONDS
+            statistics.run_some()
+        await asyncio.sleep(seconds)
 
     async def clean_forever(self) -> None:
         """Check the disk, and remove files that are too old."""
