@@ -20,7 +20,7 @@ _FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_CUT_LENGTH_MAX + 1)]
 def java_string_hash(text: str) -> int:
     """Return `text.hashCode()` as Java computes it, in -2**31 .. 2**31 - 1."""
     if text.isascii() and len(text) <= _CUT_LENGTH_MAX:
-        value = sum(map(mul, text.encode(), _FACTORS[len(text)])) & _MASK
+        value: int = sum(map(mul, text.encode(), _FACTORS[len(text)])) & _MASK
         return value - (1 << 32) if value & _SIGN_BIT else value
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
