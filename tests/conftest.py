@@ -17,6 +17,7 @@ import psycopg
 import pymysql
 import pytest
 from hypothesis import settings
+from sqlalchemy import Engine, event
 from tests import spark_archive
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.planted_secrets import PLANTED, leaks_in_files, planted
@@ -27,6 +28,7 @@ from tests.telemetry import noted_events
 from examples.demo.disk_room import lack_of_room
 from reliable_mq.database import sql_database
 from reliable_mq.database.sql_schema import create_and_note
+from reliable_mq.database.sql_transactions import make_sqlite_durable
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
@@ -158,12 +160,26 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 _create_quickly = recorded(create_and_note)
 
 
+def _unsynced(engine: Engine) -> None:
+    """Do what the product does for a file of SQLite, but wait for no disk: see `UNSYNCED`."""
+    make_sqlite_durable(engine)
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA synchronous = OFF")
+        cursor.close()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def tables_are_created_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let `create_tables` repeat itself, but where tables are what is tested."""
+def databases_are_quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let `create_tables` repeat itself and SQLite not sync, but where this is what is tested."""
+    name = request.module.__name__
     with pytest.MonkeyPatch.context() as patch:
-        if request.module.__name__.rpartition(".")[2] != "test_schema":
+        if not name.endswith(".test_schema"):
             patch.setattr(sql_database, "create_and_note", _create_quickly)
+        if not name.startswith("tests.doctor."):
+            patch.setattr(sql_database, "make_sqlite_durable", _unsynced)
         yield
 
 
