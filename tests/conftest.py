@@ -17,6 +17,7 @@ import psycopg
 import pymysql
 import pytest
 from hypothesis import settings
+from sqlalchemy import Engine, event
 from tests import spark_archive
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.planted_secrets import PLANTED, leaks_in_files, planted
@@ -27,6 +28,7 @@ from tests.telemetry import noted_events
 from examples.demo.disk_room import lack_of_room
 from reliable_mq.database import sql_database
 from reliable_mq.database.sql_schema import create_and_note
+from reliable_mq.database.sql_transactions import make_sqlite_durable
 from reliable_mq.line_limit import LineLimit
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 # See the Makefile: this holds where pytest is called directly.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What is collected stays until the end: to look in it for garbage takes a quarter of the time.
+gc.disable()
 
 # The same examples in every run, without a clock: a property that fails here fails everywhere.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
@@ -131,6 +136,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, but not among what was collected."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_unconfigure() -> None:
     """Let what was set aside be taken apart in the end, or extensions say that it leaks."""
     gc.unfreeze()
@@ -158,12 +169,22 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 _create_quickly = recorded(create_and_note)
 
 
+def _unsynced(engine: Engine) -> None:
+    """Do what the product does for a file of SQLite, but wait for no disk: see `UNSYNCED`."""
+    make_sqlite_durable(engine)
+    pragma = "PRAGMA synchronous = OFF"
+    event.listen(engine, "connect", lambda driver, _record: driver.cursor().execute(pragma))
+
+
 @pytest.fixture(scope="module", autouse=True)
-def tables_are_created_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let `create_tables` repeat itself, but where tables are what is tested."""
+def databases_are_quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let `create_tables` repeat itself and SQLite not sync, but where this is what is tested."""
+    name = request.module.__name__
     with pytest.MonkeyPatch.context() as patch:
-        if request.module.__name__.rpartition(".")[2] != "test_schema":
+        if not name.endswith(".test_schema"):
             patch.setattr(sql_database, "create_and_note", _create_quickly)
+        if not name.startswith("tests.doctor."):
+            patch.setattr(sql_database, "make_sqlite_durable", _unsynced)
         yield
 
 

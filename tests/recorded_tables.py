@@ -20,11 +20,11 @@ def recorded(create: Create) -> Create:
 
     def create_quickly(connection: Connection, metadata: MetaData, prefix: str) -> list[str]:
         form = (connection.dialect.name, prefix, _form_of(metadata))
-        if set(metadata.tables) & set(inspect(connection).get_table_names()):
-            return create(connection, metadata, prefix)
         is_new = is_back = False
         if connection.dialect.name == "postgresql":
             is_new, is_back = parked_tables.seen(connection, form)
+        if not is_new and set(metadata.tables) & set(inspect(connection).get_table_names()):
+            return create(connection, metadata, prefix)
         if form in scripts:
             for statement, parameters in scripts[form][0]:
                 if not is_back or statement.startswith("INSERT"):

@@ -31,9 +31,12 @@ def program(path: Path, line: str) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """Give an environment that is ready: our interpreter, and tools that only say their names."""
+    """Give an environment that is ready: our interpreter, and tools that only say their names.
+
+    Modules are not run: to compile all of them, and to read all pages, takes seconds.
+    """
     folder = tmp_path / "venv"
-    program(folder / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    program(folder / "bin" / "python", f'test "$1" = -m || exec "{sys.executable}" "$@"')
     for tool in TOOLS:
         program(folder / "bin" / tool, f"echo {tool}")
     (folder / ".ready").touch()

@@ -1,9 +1,9 @@
 """What a misspelt name was meant to be. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, isfunction, signature
+from inspect import Parameter, Signature, isfunction, signature
 from typing import ParamSpec, TypeVar
 
 from reliable_mq.errors import UsageError
@@ -38,8 +38,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_EXAMPLES = {name: f"@mq.{written}" for name, written in _DECORATORS.items()} | {
+    "topic": 'mq.topic("orders", groups=["payments"])',
+}
+"""How a call is written, by the name of the function."""
+
+
 class NameUnknown(UsageError, TypeError):
     """There is no parameter or field of this name; the text has the nearest one."""
+
+
+class CallIncomplete(UsageError, TypeError):
+    """A call lacks an argument, or has one more than it takes; the text says how to write it."""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -68,13 +78,15 @@ def names_checked(function: Callable[P, R]) -> Callable[P, R]:
 
     For functions that are not called for each message: it costs a call.
     """
-    own = signature(function).parameters.values()
+    shape = signature(function)
+    own = shape.parameters.values()
     known = [each.name for each in own if each.kind is not Parameter.POSITIONAL_ONLY][1:]
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         _check_parentheses(function.__name__, args)
         check_names(f"{function.__name__}()", named, known)
+        _check_shape(function.__name__, shape, args, named)
         return function(*args, **named)
 
     return called
@@ -83,12 +95,33 @@ def names_checked(function: Callable[P, R]) -> Callable[P, R]:
 def parentheses_checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a decorator that needs parentheses say so; `names_checked` does that, too."""
 
+    shape = signature(function)
+
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         _check_parentheses(function.__name__, args)
+        _check_shape(function.__name__, shape, args, named)
         return function(*args, **named)
 
     return called
+
+
+def _check_shape(
+    name: str, shape: Signature, args: tuple[object, ...], named: Mapping[str, object]
+) -> None:
+    """Check that nothing is missing, and nothing is given by its place that has a name.
+
+    Raises:
+        CallIncomplete: otherwise.
+    """
+    try:
+        shape.bind(*args, **named)
+    except TypeError as error:
+        said = str(error).removeprefix("missing a required ").replace("'", "")
+        lacks = said.rpartition(": ")[2] if said != str(error) else ""
+        fault = f"{lacks} is missing" if lacks else "options are given by name"
+        how = f": write {_EXAMPLES[name]}" if name in _EXAMPLES else ""
+        raise CallIncomplete(f"{name}(): {fault}{how}") from None
 
 
 def _check_parentheses(name: str, args: tuple[object, ...]) -> None:

@@ -20,6 +20,8 @@ def check_name(what: str, name: str, length_max: int) -> None:
         ConfigurationError: the name is empty, too long or has an illegal character.
     """
     if not is_legal_name(name, length_max):
+        if isinstance(name, str) and "://" in name:  # it may have a password
+            raise ConfigurationError(f"the name of the {what} comes first, and this is a URL")
         raise ConfigurationError(
             f"{what} {name!r} is not a legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )

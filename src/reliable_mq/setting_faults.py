@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from pydantic import ValidationError
 
+from reliable_mq.names import TABLE_PREFIX_PATTERN
 from reliable_mq.plain_text import a_kind
 
 # pydantic's text, and that of `renamed_settings`
@@ -20,7 +21,9 @@ _EXAMPLES = {
     "retry_waits_seconds": "a tuple of seconds, such as (1, 5, 30)",
     "resend_waits_seconds": "a tuple of seconds, such as (10, 60, 600)",
     "databases": "a dict of URLs by name",
+    "sensitive": "a tuple of names, such as ('card_number', 'customer.email')",
 }
+_PATTERNS = {TABLE_PREFIX_PATTERN: "it must be a lower-case letter, then at most 31 of a-z 0-9 _"}
 _BRACKETS = str.maketrans("()", "[]")
 _WRONG_TYPES = ("_type", "_parsing")
 """How pydantic's names for values of a wrong type end."""
@@ -44,6 +47,8 @@ def fault_of(
         said, values = re.split(r"\W", reason, maxsplit=1)[0], first["input"]
         is_given = said in given or not isinstance(values, Mapping) or said not in values
         return reason if is_given else f"{prefix}{said.upper()}: {reason}"
+    if first["type"] == "string_pattern_mismatch":
+        reason = _PATTERNS.get(str(first["ctx"]["pattern"]), reason)
     name, *inside = (str(part) for part in first["loc"])
     is_variable = not {name, renamed.get(name, name)} & set(given)
     if str(first["type"]).endswith(_WRONG_TYPES):

@@ -36,6 +36,7 @@ from reliable_mq.setting_faults import fault_of, not_json
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
+from reliable_mq.unknown_variables import PREFIX, TOLD_VARIABLE, meant_by
 
 if TYPE_CHECKING:
     from reliable_mq.setting_options import AllSettingOptions
@@ -58,7 +59,7 @@ SECONDS_MAX = 3.2e9
 SECRETS_DIR_VARIABLE = "RELIABLE_MQ_SECRETS_DIR"
 """The variable that names a folder with a file for each setting that is not to be a variable."""
 
-VARIABLE_PREFIX = "RELIABLE_MQ_"
+VARIABLE_PREFIX = PREFIX
 """Begins the names of variables."""
 
 _HIDDEN = str(SecretStr("hidden"))  # how pydantic shows every secret
@@ -333,7 +334,8 @@ def load_settings(before: Settings | None = None, /, **given: object) -> Setting
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         kept.pop(Settings.renamed.get(name, name), None)
-    _warn_unknown_variables()
+    for variable, what in unknown_variables().items():
+        application_events.SETTING_UNKNOWN.log(log, variable=variable, meant=what)
     return _read(Settings, kept | given)
 
 
@@ -384,14 +386,12 @@ def _closest(name: str) -> str | None:
     return Settings.renamed.get(close[0], close[0]) if close else None
 
 
-def _warn_unknown_variables() -> None:
-    """Log variables that look like settings and are none: Kubernetes makes some of services."""
-    prefix, known = VARIABLE_PREFIX.lower(), Settings.model_fields.keys() | Settings.renamed.keys()
-    for variable in EnvSettingsSource(Settings).env_vars:
-        name = variable.removeprefix(prefix)
-        if name == variable or name in known or variable == SECRETS_DIR_VARIABLE.lower():
-            continue
-        if close := _closest(name):
-            meant = f"{VARIABLE_PREFIX}{close.upper()}"
-            unknown = f"{VARIABLE_PREFIX}{name.upper()}"
-            application_events.SETTING_UNKNOWN.log(log, variable=unknown, meant=meant)
+def unknown_variables() -> dict[str, str]:
+    """Return what each variable that sets nothing was meant to be, by the variable.
+
+    Without those of which a command has warned already.
+    """
+    given = EnvSettingsSource(Settings).env_vars
+    told = (given.get(TOLD_VARIABLE.lower()) or "").split(",")
+    found = meant_by(given, Settings.model_fields, Settings.renamed)
+    return {name: what for name, what in found.items() if name not in told}

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,10 @@ def test_each_consumer_has_its_own_waits_and_limits(mq: ReliableMQ) -> None:
     assert found["quick"].note == "attempt 3 of 3 failed: ValueError: quick"
     wait = found["slow"].lease_until - found["slow"].create_date
     assert 7190 < wait.total_seconds() < 7300
+
+
+def test_a_retry_takes_seconds_or_a_timedelta() -> None:
+    assert Retry(after=timedelta(minutes=1)) == Retry(after=60)
+    assert Retry(after=timedelta(minutes=1)).after == 60.0
+    with pytest.raises(UsageError, match=r"within 0\.\.7200 s"):
+        Retry(after=timedelta(hours=3))

@@ -129,7 +129,8 @@ def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerW
     assert all(each["count"] == 0 for each in world.file(TIMERS_PATH)["timingCount"].values())
 
 
-def test_a_checkpoint_vouches_for_no_entry_that_found_no_room() -> None:
+@pytest.mark.parametrize("end", ["kill", "stop", "stop without room"])
+def test_a_checkpoint_vouches_for_no_entry_that_found_no_room(end: str) -> None:
     world = BrokerWorld(mappedFileSizeTimerLog="4096")
     world.create_topic()
     world.disk.error = errno.ENOSPC
@@ -141,7 +142,13 @@ def test_a_checkpoint_vouches_for_no_entry_that_found_no_room() -> None:
     world.disk.fail_at = None
     assert world.core.begin_timer_checkpoint(world.now_ms) is None
 
-    world.disk.kill()
+    if end == "kill":
+        world.disk.kill()
+    else:
+        world.disk.fail_at = len(world.disk.operations) if end == "stop without room" else None
+        world.core.state.timers.close()
+        world.disk.fail_at = None
+        world.disk.kill()
     again = BrokerWorld(world.disk, mappedFileSizeTimerLog="4096")
     again.pass_time(4_000, step=20)
 

@@ -6,6 +6,7 @@ from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, taken
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.pop_records import CheckpointKey, PopCheckpoint
@@ -71,6 +72,27 @@ def test_a_message_that_came_back_before_a_kill_does_not_come_back_after_its_ack
     world.pass_time(3 * INVISIBLE_MS)
 
     assert world.bodies() == []
+
+
+@pytest.mark.parametrize("is_popped", [False, True])
+def test_a_kill_before_a_new_retry_topic_is_saved_loses_nothing_that_came_back(
+    *, is_popped: bool
+) -> None:
+    """And what was popped there already is handed out when its time is over only."""
+    world = PopWorld()
+    send_some(world, 1)
+    world.pop()
+    table = world.disk.read_text(TOPICS_PATH)
+    world.pass_time(INVISIBLE_MS, step=20)
+    if is_popped:
+        assert world.bodies() == [b"0"]
+    world.disk.write_text(TOPICS_PATH, table)
+    world.restart(is_killed=True)
+
+    assert RETRY in world.state.topics.by_name
+    assert world.bodies() == ([] if is_popped else [b"0"])
+    world.pass_time(INVISIBLE_MS)
+    assert world.bodies() == [b"0"]
 
 
 def test_a_kill_after_a_pop_does_not_hand_its_messages_out_again() -> None:

@@ -205,11 +205,11 @@ def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> N
     store.upkeep.grown.update(queues)
     seen = []
     world.now_ms += 1_000
-    for _ in range(25):
+    for _ in range(60):
         world.core.tick(world.now_ms)
         seen.append(world.state.statistics.totals.put)
     steps = [after - before for before, after in zip([0, *seen], seen, strict=False)]
-    assert max(steps) < count / 20  # each is new, and has three new counters
+    assert max(steps) < count / 50  # each is new, and has three new counters
     assert seen[-1] == count
 
     for queue in queues:

@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ import pytest
 from sqlalchemy import select
 from tests.cli.wrong_code import WRITTEN, shop
 
-from reliable_mq import (
-    ReliableMQ,
-    Retry,
-)
+from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
 from reliable_mq.errors import ReliableMQError
 
@@ -110,6 +106,14 @@ TYPED: list[tuple[str, int, str]] = [
     ("create-tables --db sqlite:///x.db --table-prefix Bad-;", BAD_USAGE, "prefix"),
     ("stub list TABLES --database-name other", BAD_USAGE, "--database-name needs --app"),
     ("stub list TABLES --since yesterday", BAD_USAGE, "--since takes a time like 2026-11-20T08:00"),
+    (
+        "stub list TABLES --since -1h --until -2h",
+        BAD_USAGE,
+        "nothing is between --since -1h and",
+    ),
+    ("stub void TABLES --note x --since 2026-11-29 --until 2026-11-28", BAD_USAGE, "the later one"),
+    ("message list t NOWHERE --since -1h --until -2h", BAD_USAGE, "the first is the later one"),
+    ("dev wrong_ok:mq --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
     ("stub show 4711 TABLES", BAD_USAGE, "no ledger knows a message with the id or key 4711"),
     ("stub retry TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --escalated"),
     ("stub void X --escalated TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter"),
@@ -387,10 +391,3 @@ def test_a_session_of_a_block_may_use_savepoints_and_one_of_the_caller_may_commi
         session.commit()
     assert message_id
     mq.close()
-
-
-def test_a_retry_takes_seconds_or_a_timedelta() -> None:
-    assert Retry(after=timedelta(minutes=1)) == Retry(after=60)
-    assert Retry(after=timedelta(minutes=1)).after == 60.0
-    with pytest.raises(ReliableMQError, match=r"within 0\.\.7200 s"):
-        Retry(after=timedelta(hours=3))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from sqlalchemy import create_engine
 
 from reliable_mq import (
@@ -43,6 +44,11 @@ def sent(*given: Any, **options: Any) -> None:
         mq.close()
 
 
+def sent_many(payloads: Any) -> None:
+    with shop().transaction() as tx:
+        tx.send_many("orders", payloads)
+
+
 def at_client(verb: str, *given: Any, **options: Any) -> None:
     with Client("127.0.0.1:1") as client:
         getattr(client, verb)(*given, **options)
@@ -69,6 +75,10 @@ def odd(**given: Any) -> dict[str, Any]:
 @dataclass
 class Placed:
     by: object
+
+
+class Model(BaseModel):
+    id: int
 
 
 def handler(payload: dict[str, Any]) -> None:
@@ -271,6 +281,62 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "a world of a text": (
         lambda: MessageWorld("shop:mq"),  # type: ignore[arg-type]
         "MessageWorld(str): give it your ReliableMQ",
+    ),
+    "a consumer without a group": (
+        lambda: shop().consumer("orders"),  # type: ignore[call-overload]
+        'consumer(): group is missing: write @mq.consumer("orders", group="payments")',
+    ),
+    "a group by its place": (
+        lambda: shop().consumer("orders", "payments"),  # type: ignore[call-overload]
+        'consumer(): options are given by name: write @mq.consumer("orders", group=',
+    ),
+    "a handler of two topics": (
+        lambda: shop().consumer(odd(t=["orders", "mails"])["t"], group="g")(handler),
+        "topic=['orders', 'mails']: a handler has one topic and one group; write one for each",
+    ),
+    "a handler of two groups": (
+        lambda: shop().consumer("orders", **odd(group=("a", "b")))(handler),
+        "group=('a', 'b'): a handler has one topic and one group; write one for each",
+    ),
+    "a periodic message without a topic": (
+        lambda: shop().periodic("0 3 * * *"),  # type: ignore[call-arg]
+        'periodic(): topic is missing: write @mq.periodic("0 3 * * *", topic="reports")',
+    ),
+    "a periodic message of a lambda": (
+        lambda: shop().periodic("0 3 * * *", topic="reports")(lambda: {"at": 1}),
+        "@mq.periodic decorates a lambda: give it a name=, or write a def",
+    ),
+    "a misspelt option of a periodic message": (
+        lambda: shop().periodic("0 3 * * *", topic="reports", **odd(timezone="UTC"))(once),
+        "no option timezone; did you mean time_zone?",
+    ),
+    "groups by their place": (
+        lambda: shop().topic("orders", ["payments"]),  # type: ignore[call-overload]
+        'topic(): options are given by name: write mq.topic("orders", groups=["payments"])',
+    ),
+    "a URL before the name": (
+        lambda: ReliableMQ("postgresql+psycopg://shop:hunter2@db/shop"),
+        "the name of the application comes first, and this is a URL",
+    ),
+    "tx.send of a class": (
+        lambda: sent("orders", Placed),
+        "list, str or bytes, not the class Placed: send an object of it",
+    ),
+    "tx.send_many of one model": (
+        lambda: sent_many(Model(id=1)),
+        "send_many: a Model is one payload: use send, or a list",
+    ),
+    "an upgrade that is no function": (
+        lambda: schema("order.placed", version=2, upgrades=odd(u={1: {}})["u"])(Placed),
+        "schema order.placed: upgrades[1]={} is no function: give one that takes the old JSON",
+    ),
+    "a text as sensitive fields": (
+        lambda: shop(sensitive="card_number"),
+        "it must be a tuple of names, such as ('card_number', 'customer.email'), not a str",
+    ),
+    "a prefix of tables with a dash": (
+        lambda: shop(table_prefix="shop-"),
+        "setting table_prefix: it must be a lower-case letter, then at most 31 of a-z 0-9 _",
     ),
     "Retry in the past": (lambda: Retry(after=-3), "it must be within 0..7200 s"),
     "no name server": (lambda: Client("nonsense"), "is no host:port: it has no port"),

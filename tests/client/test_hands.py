@@ -29,6 +29,12 @@ def test_short_calls_share_what_is_ready_among_few_hands() -> None:
     assert [short.share(ready, 2) for ready in (0, 1, 5, 100)] == [1, 1, 3, 8]
 
 
+def test_a_series_has_fewer_messages_where_each_takes_longer() -> None:
+    shares = [hands(series=32, seconds=each).share(1000, 1) for each in (0.001, 0.01, 0.03, 0.045)]
+
+    assert shares == [32, 32, 13, 8]
+
+
 def test_what_waited_long_gets_all_hands() -> None:
     assert hands(series=8, seconds=0.005).wanted(2, is_late=True) == 8
 

@@ -5,6 +5,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,16 @@ def mq(postgres_url: str, tmp_path: Path) -> Iterator[ReliableMQ]:
 
 @pytest.fixture
 def browse(mq: ReliableMQ) -> Iterator[Browse]:
-    """Give what opens the console of an application, by default of `mq`."""
-    opened: list[TestClient] = []
+    """Give what opens the console of an application, by default of `mq`.
 
-    def browse(application: ReliableMQ = mq, **options: Any) -> TestClient:
-        client = visitor(console_app(application, **options))
-        opened.append(client)
-        return client
+    A console runs until the test ends: else each request would start a loop of its own.
+    """
+    with ExitStack() as opened:
 
-    yield browse
-    for each in opened:
-        each.close()
+        def browse(application: ReliableMQ = mq, **options: Any) -> TestClient:
+            return opened.enter_context(visitor(console_app(application, **options)))
+
+        yield browse
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,9 @@ export RELIABLE_MQ_RELAY_LEASE_SECONDS=10
 - Instead of a variable, a file can have the value: `RELIABLE_MQ_SECRETS_DIR=/run/secrets` names a
   folder. Its file `reliable_mq_database` stands for `RELIABLE_MQ_DATABASE`. A variable wins.
 - A wrong value, or a name that does not exist, is one `ConfigurationError`. It names the setting.
-- A variable that sets nothing (a misspelt name) is logged with the name that was meant.
+- A misspelt variable sets nothing. Each command, and each application that starts, warns of it in
+  one line, which has the setting or the option that was meant. Variables that are like none of
+  ours, that Kubernetes makes of services, or that have `_TEST_` in their name are left alone.
 - Earlier names still work, with a warning. They are at the end of this page.
 
 This page is made from `reliable_mq.settings`.

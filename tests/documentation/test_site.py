@@ -11,6 +11,7 @@ from tests.documentation.build import build
 from tests.documentation.deployment_pages import DEPLOY, NOT_PRINTED, ROOT, downloads, place_of
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
+from tests.documentation.searches import SEARCHES
 from tests.documentation.site_search import answers, pages_found
 from tests.documentation.staging import DOCS, pages
 
@@ -160,130 +161,6 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
     records = {each for each in shown if each.startswith(("decisions/", "project/changelog"))}
     assert {place for place in shown - records if place not in text} == set()
     assert {place for place in records if f'"location":"{place}' in text} == set()
-
-
-SEARCHES = (
-    ("exit code 3", "reference/exit_codes.html", 1),
-    ("message size", "reference/limits.html", 2),
-    ("TLS broker", "how-to/tls.html", 5),
-    ("dead letter retry one group", "how-to/dead_letters.html", 1),
-    ("order per customer", "how-to/ordering.html", 3),
-    ("RELIABLE_MQ_APP", "reference/settings.html", 1),
-    ("RELIABLE_MQ_RESEND_COUNT_MAX", "reference/settings.html", 1),
-    ("dead_letters_open", "reference/metrics.html", 3),
-    ("glosary", "reference/glossary.html", 1),
-    ("idempo", "reference/consuming.html", 3),
-    ("how do I back up the database", "how-to/backups.html", 5),
-    ("kubernetes", "how-to/deployment.html", 3),
-    ("run messages again for one group", "how-to/handle_again.html", 3),
-    ("handler had a bug handle again", "how-to/handle_again.html", 3),
-    ("sqlite production", "how-to/questions_production.html", 2),
-    ("move from sqlite to postgresql", "how-to/move_database.html", 3),
-    ("pause consumer", "how-to/pause_consumer.html", 1),
-    ("queue grows alert", "how-to/on_call.html", 10),
-    ("troubleshooting", "how-to/on_call.html", 5),
-    ("postgresql failover patroni", "how-to/backups.html", 5),
-    ("GDPR", "how-to/personal_data.html", 3),
-    ("oom", "explanation/crashes.html", 5),
-    ("transaction.on_commit", "how-to/django.html", 3),
-    ("delayed message cancel", "how-to/delays.html", 4),
-    ("kafka", "how-to/from_brokers.html", 1),
-    ("when not to use", "explanation/comparison.html", 3),
-    ("report a vulnerability", "explanation/security.html", 2),
-    ("autoscale", "how-to/sizing.html", 5),
-    ("sslmode", "reference/databases.html", 3),
-    ("latency after commit", "how-to/questions.html", 3),
-    ("high availability broker", "how-to/replication.html", 3),
-    ("table grows nothing removed", "reference/retention.html", 3),
-    ("account read only", "how-to/access_control.html", 3),
-    ("name server down", "how-to/questions_production.html", 3),
-    ("rewind consumer group", "how-to/questions.html", 3),
-    ("charged twice after crash", "how-to/questions.html", 3),
-    ("retries backoff per handler", "how-to/questions.html", 3),
-    ("publish from a consumer", "how-to/questions.html", 3),
-    ("messages stuck in outbox", "how-to/questions.html", 3),
-    ("rename payload field", "how-to/questions.html", 3),
-    ("broker startup time", "how-to/questions_production.html", 3),
-    ("api stability", "how-to/questions_production.html", 3),
-    ("storage space per message", "how-to/questions_production.html", 3),
-    ("sqlite to postgres migration", "how-to/questions_production.html", 3),
-    ("rollback to previous version", "how-to/questions_production.html", 3),
-    # the words of other systems
-    ("visibility timeout", "how-to/from_celery.html", 3),
-    ("DLQ redrive", "how-to/dead_letters.html", 3),
-    ("partition key", "how-to/questions.html", 1),
-    ("prefetch count", "how-to/from_brokers.html", 3),
-    ("migrate from rabbitmq pika", "how-to/from_brokers.html", 1),
-    ("hello world", "tutorial/first_order.html", 3),
-    # texts of errors
-    ("ModuleNotFoundError: No module named 'psycopg'", "how-to/error_texts.html", 1),
-    ('relation "rmq_message_stub" does not exist', "how-to/error_texts.html", 1),
-    ("connection refused 127.0.0.1:9876", "how-to/error_texts.html", 1),
-    ("NOAUTH Authentication required", "how-to/error_texts.html", 1),
-    ("MissingGreenlet", "how-to/error_texts.html", 1),
-    # what people ask whether there is
-    ("handler got the same order twice", "how-to/questions_features.html", 1),
-    ("check that all orders were processed", "how-to/questions_features.html", 1),
-    ("events of the same user on the same worker", "how-to/questions.html", 3),
-    ("consumers can not catch up", "how-to/questions_features.html", 3),
-    ("message ttl", "how-to/questions_features.html", 3),
-    ("multi-tenant one schema per customer", "how-to/questions_production.html", 3),
-    ("do not retry on 404", "how-to/questions.html", 3),
-    ("flask-sqlalchemy", "how-to/flask.html", 3),
-    # names of other tools
-    ("gevent", "how-to/questions_names.html", 1),
-    ("datadog", "how-to/questions_names.html", 1),
-    ("poetry add", "how-to/questions_names.html", 1),
-    ("sso oidc console", "how-to/questions_names.html", 3),
-    # our own errors, as they appear
-    ("An embedded broker is for one process", "how-to/error_texts.html", 1),
-    ("shop:app is of type FastAPI, not a ReliableMQ", "how-to/error_texts.html", 3),
-    ("without users, the console answers this machine only", "how-to/error_texts.html", 1),
-    ("CODE: 17 No topic route info", "how-to/error_texts.html", 1),
-    # what people do with it
-    ("what is a stub", "reference/glossary.html", 1),
-    ("edit the payload of a dead letter", "how-to/questions_operating.html", 1),
-    ("peek message without consuming", "how-to/questions_operating.html", 1),
-    ("alert when worker is down", "how-to/questions_operating.html", 3),
-    ("circular import models", "how-to/questions_patterns.html", 3),
-    ("webhook delivery with retries", "how-to/questions_patterns.html", 3),
-    ("two services share one database", "how-to/questions_production.html", 3),
-    ("how often is a failed message retried", "how-to/questions.html", 3),
-    ("how to check task status", "how-to/questions_operating.html", 3),
-    ("which ports must the firewall allow", "how-to/questions_production.html", 1),
-    ("send 10000 messages in one transaction fast", "how-to/questions_production.html", 1),
-    ("use existing RocketMQ cluster 4.9", "how-to/questions_production.html", 1),
-    ("pull vs POP which one to choose", "how-to/questions_patterns.html", 1),
-    ("transactional inbox pattern", "how-to/questions_patterns.html", 1),
-    ("run periodic task manually now", "how-to/questions_patterns.html", 1),
-    ("use SQLAlchemy AsyncSession", "how-to/questions_features.html", 1),
-    ("consumer returns a value what happens", "how-to/questions_features.html", 1),
-    ("rollback inside mq.transaction block", "how-to/own_session.html", 3),
-    ("alembic env.py async engine asyncio.run", "how-to/alembic.html", 3),
-    ("relay stub could not be sent, the scheduler resends them", "how-to/error_texts.html", 1),
-    ("message payload shows id null", "how-to/error_texts.html", 1),
-    # what a stranger looked for, and did not find at once
-    ("handler calls two services and the second one fails", "how-to/questions_patterns.html", 1),
-    ("alembic multiple heads", "how-to/questions_features.html", 1),
-    ("uuid primary key instead of integer", "how-to/questions_features.html", 1),
-    ("return a result to the caller", "how-to/questions.html", 1),
-    ("alert when a message is stuck", "how-to/questions.html", 1),
-    ("two data centers", "how-to/questions_production.html", 1),
-    ("publish to kafka", "how-to/questions_patterns.html", 1),
-    ("message sent but handler never called", "how-to/questions_features.html", 1),
-    ("IPv6", "how-to/questions_production.html", 1),
-    ("unit test of a service that calls tx.send", "how-to/questions_patterns.html", 1),
-    ("circuit breaker for an external api", "how-to/questions_patterns.html", 1),
-    ("maximum number of topics", "how-to/questions_operating.html", 1),
-    ("secrets from a file or vault", "how-to/questions_features.html", 1),
-    ("clock drift between servers", "how-to/questions.html", 1),
-    ("batch insert 100000 messages", "how-to/questions_production.html", 3),
-    ("should I back up the broker", "how-to/questions_production.html", 1),
-    ("switch from the bundled broker to RocketMQ", "how-to/questions_production.html", 1),
-    ("connect the debugger to a running worker", "how-to/questions_operating.html", 1),
-    ("how to drain a node before shutdown", "how-to/questions_operating.html", 3),
-)
-"""What people type, the page that they look for, and among how many it must be."""
 
 
 @pytest.fixture(scope="module")

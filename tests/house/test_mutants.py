@@ -73,8 +73,8 @@ def test_a_fork_that_ends_neither_well_nor_ill_has_timed_out() -> None:
 @pytest.mark.parametrize(
     ("call", "outcome"),
     [
-        ("assert java_string_hash('ab') == 3105", "killed"),
-        ("assert java_string_hash('ab') is not None", "survived"),
+        ("assert java_string_hash('éb') == 7321", "killed"),
+        ("assert java_string_hash('éb') is not None", "survived"),
     ],
 )
 def test_a_change_lives_only_where_no_test_looks(call: str, outcome: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from math import inf, isfinite, nan
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from typing_extensions import TypedDict
 
 from reliable_mq.consume.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
@@ -351,3 +352,31 @@ def test_keys_that_are_numbers_are_written_as_texts() -> None:
 
     assert body == b'{"1":"a","2":"b","3":{"1":"c"},"-4":%d}' % 10**400
     assert encode_payload('{"1": 1, "1": 2}') == (b'{"1": 1, "1": 2}', TEXT)
+
+
+class CardPaid(BaseModel):
+    type: Literal["card"] = "card"
+    digits: str
+
+
+class CashPaid(BaseModel):
+    type: Literal["cash"] = "cash"
+    coins: int
+
+
+class Typed(TypedDict):
+    type: str
+    data: bytes
+
+
+def test_a_field_called_type_chooses_the_member_of_a_union() -> None:
+    """The field stands where pydantic's schema has its own `type`."""
+    for wanted in (
+        Annotated[CardPaid | CashPaid, Field(discriminator="type")],
+        CardPaid | CashPaid,
+    ):
+        decode = decoder_of(wanted, "handler pay")
+        for payload in (CardPaid(digits="4711"), CashPaid(coins=3)):
+            assert decode(*encode_payload(payload)) == payload
+    typed: Typed = {"type": "blob", "data": b"\xff"}
+    assert decoder_of(Typed, "handler keep")(*encode_payload(typed)) == typed

@@ -25,13 +25,13 @@ REGION = "eu-central-1"
 RUNS = f"""
 import json, sys
 from datetime import datetime, timedelta
-from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import RunOptions, reconcile
 from reliable_mq.reconcile.runs.spark_session import session
 
 now, grace = datetime.fromisoformat("{NOW.isoformat()}"), timedelta(seconds={GRACE.seconds})
 with session(is_small=True):
     for line in sys.stdin:
-        print(json.dumps(reconcile(Options(now=now, grace=grace, **json.loads(line)))))
+        print(json.dumps(reconcile(RunOptions(now=now, grace=grace, **json.loads(line)))))
 """
 
 

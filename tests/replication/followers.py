@@ -55,6 +55,9 @@ class KeptLog:
         self.records += runs
         self._data += b"".join(each.data for each in runs)
 
+    def left(self) -> None:
+        pass
+
     async def room(self) -> None:
         pass
 

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 from tests.broker_core.store.store_life import (
     SEGMENT_SIZE,
@@ -9,15 +10,19 @@ from tests.broker_core.store.store_life import (
     assert_queues_follow,
     flush,
     log_records,
+    message,
     new_store,
 )
 
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.copier import Copier
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import ReplicationError
 from reliable_mq.replication.copied_log import CopiedLog
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.record import TRANSACTION_PREPARED
+from reliable_mq.wire.record_scan import AlikeHeads, rows_of
 
 
 class Slave:
@@ -166,7 +171,7 @@ def test_records_before_one_whose_queue_lacks_messages_are_copied() -> None:
     (run,) = slave.copied.take(Transfer(0, log_bytes(master, 0, master.log.end)))
     heads = [
         (*head[:3], 7, *head[4:]) if at == records.index(lacking) else head
-        for at, head in enumerate(run.heads)
+        for at, head in enumerate(rows_of(run.heads))
     ]
 
     with pytest.raises(ReplicationError, match=f"at offset {lacking.commit_log_offset} is message"):
@@ -177,3 +182,51 @@ def test_records_before_one_whose_queue_lacks_messages_are_copied() -> None:
     assert end == lacking.commit_log_offset
     assert log_bytes(slave.store, 0, end) == log_bytes(master, 0, end)
     assert_queues_follow(slave.store, [each for each in records if each.commit_log_offset < end])
+
+
+def sent_alike(master: MessageStore, random: Random) -> None:
+    """Append messages of one size, topic and form to some queues of it."""
+    topic = random.choice(("orders", SCHEDULE_TOPIC))
+    queue_count = random.choice((1, 1, 2) if topic == SCHEDULE_TOPIC else (1, 3, 12))
+    sys_flag = random.choice((0, 0, TRANSACTION_PREPARED))
+    for number in range(random.randint(8, 14)):
+        tag = random.choice(("paid", "free"))
+        sent = message(topic, random.randrange(queue_count), b"%02d" % number, tag)
+        master.append(msgspec.structs.replace(sent, sys_flag=sys_flag), 5 + number % 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_messages_of_one_size_come_to_the_same_queues(seed: int) -> None:
+    """They are read as columns."""
+    random = Random(seed)
+    master, slave = new_store(MemoryDisk()), Slave()
+    master.open()
+    for _ in range(8):
+        sent_alike(master, random)
+        flush(master)
+        while (begin := slave.copied.end) < master.log.end:
+            slave.take(Transfer(begin, master.log.read(begin, master.log.end - begin)))
+
+    for opened in (slave, slave.killed()):
+        assert_same(opened.store, master)
+        assert_queues_follow(opened.store, log_records(master))
+        assert opened.store.appender.last_time_ms == master.appender.last_time_ms
+
+
+def test_many_messages_of_one_size_stop_before_the_first_one_whose_queue_lacks_messages() -> None:
+    master, slave = new_store(MemoryDisk()), Slave()
+    master.open()
+    for number in range(10):
+        master.append(message("orders", number % 2, b"body"), 5)
+    flush(master)
+    (run,) = slave.copied.take(Transfer(0, log_bytes(master, 0, master.log.end)))
+    heads = run.heads
+    assert isinstance(heads, AlikeHeads)
+    heads.queue_offsets = (*heads.queue_offsets[:7], 7, *heads.queue_offsets[8:])
+
+    with pytest.raises(ReplicationError, match=f"at offset {7 * heads.size} is message 7"):
+        slave.copier.append(*run)
+    flush(slave.store)
+
+    assert slave.store.log.end == 7 * heads.size
+    assert_queues_follow(slave.store, log_records(master)[:7])

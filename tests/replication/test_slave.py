@@ -15,9 +15,10 @@ from tests.broker_core.broker_world import (
 from tests.broker_core.half_world import COMMIT, end, ending, prepare
 from tests.replication.slave_world import Slave
 
-from reliable_mq.broker_core.names import OP_TOPIC
+from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime import slave_store
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
@@ -212,3 +213,27 @@ def test_a_slave_knows_whether_it_lacks_much_of_its_master_s_log(master: BrokerW
         store.master.end = slave.state.store.log.end + lacks
         store.copy([])
         assert slave.state.store.is_copying == is_copying
+
+
+def test_a_slave_that_copies_much_gives_way_until_it_has_it_or_the_master_leaves(
+    master: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes: list[float] = []
+    monkeypatch.setattr(slave_store, "wish_for_slice", wishes.append)
+    slave = Slave(master)
+    store = CoreAsSlaveStore(slave.core, cast("LogWriter", None), slave.finish_turn, BrokerRole())
+    for lacks in (65, 65, 63, 65):
+        store.master.end = lacks * 2**20
+        store.copy([])
+    assert wishes == [0.02, 0, 0.02]
+    store.left()
+    assert wishes.pop() == 0
+    assert not slave.state.store.is_copying
+
+
+def test_a_slave_that_stops_keeps_the_progress_of_its_master_s_halves(master: BrokerWorld) -> None:
+    slave = Slave(master)
+    slave.state.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 30)
+    slave.core.close(slave.now_ms)
+
+    assert slave.state.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 30

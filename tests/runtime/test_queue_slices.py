@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.broker_core.broker_world import BrokerWorld
 from tests.runtime.test_broker_server import Watch, serving
 from tests.waiting import eventually
 
@@ -17,11 +19,13 @@ from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.runtime import broker_chores, flood_pace
+from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.runtime.syncs import PromptSyncs
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
@@ -159,3 +163,53 @@ def test_a_flood_is_never_held_back_for_a_message_that_nobody_stores(
     asyncio.run(scenario())
     assert not watch.causes
     assert any(held)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_many_queues_are_written_back_together_unless_others_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    """One by one, each sync of a new file makes the names of four folders durable, too."""
+    watch, count, together = Watch(), 150, 64
+    synced: list[int] = []
+    begin = MessageStore.begin_queue_sync
+
+    def noted(store: MessageStore, wanted: int) -> Callable[[], None]:
+        synced.append(wanted)
+        return begin(store, wanted)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            for number in range(count):
+                await peer.send(f"new-{number}")
+            mark = await server._chores._flush_queues()
+            assert mark.waiting == count
+            assert server._core.state.store.upkeep.unsynced < 16
+
+    monkeypatch.setattr(MessageStore, "begin_queue_sync", noted)
+    monkeypatch.setattr(broker_chores, "_TOGETHER_SECONDS", -1.0 if is_slow else 3600.0)
+    asyncio.run(scenario())
+    assert not watch.causes
+    assert synced == [together, *([16] * 5 if is_slow else [together, 16])]
+
+
+def test_slices_of_the_statistics_come_between_two_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else short slices would not keep up with many topics."""
+    monkeypatch.setattr(broker_chores, "_COUNT_SECONDS", 0.001)
+    world, slices = BrokerWorld(), list[int]()
+    statistics = world.state.statistics
+    run_some = statistics.run_some
+
+    def counted() -> None:
+        slices.append(1)
+        run_some()
+
+    monkeypatch.setattr(statistics, "run_some", counted)
+    chores = BrokerChores(world.core, cast("LogWriter", None), lambda _ms: None, TurnShares())
+    asyncio.run(chores.rest(0.0045))
+    assert not slices
+    for work, expected in ((repeat(None), 4), (iter([None]), 2)):
+        slices.clear()
+        statistics._under_way, statistics.is_under_way = work, True
+        asyncio.run(chores.rest(0.0045))
+        assert len(slices) == expected

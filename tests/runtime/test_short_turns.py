@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,39 @@ def test_a_new_topic_among_known_sends_is_saved_and_a_question_after_them_answer
         assert turns["short"]
 
     play(tmp_path, scene)
+
+
+def rests(server: BrokerServer) -> bool:
+    """Carry out what is due, as a tick would; return whether nothing is left."""
+    server._run_turn()
+    state = server._core.state
+    return not (state.is_turn_due or state.files.is_under_way)
+
+
+@pytest.mark.parametrize(("others", "has_flood"), [(6, True), (6, False), (9, True)])
+def test_a_single_request_beside_a_flood_waits_for_no_turn_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, has_flood: bool
+) -> None:
+    """The shares of all others would come between its handling and its reply."""
+    monkeypatch.setattr(broker_server, "_TICK_SECONDS", 3600.0)
+    watch, scheduled = Watch(), Counter[str]()
+    schedule = BrokerServer._schedule_turn
+
+    def noted(server: BrokerServer, began_ms: int, *, is_plain: bool = False) -> None:
+        scheduled["turns"] += 1
+        schedule(server, began_ms, is_plain=is_plain)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            await peer.send(TOPIC)
+            await eventually(partial(rests, server))
+            server._speakers.update(range(-others, 0))
+            server.listener.turns.many_from = object() if has_flood else None
+            monkeypatch.setattr(BrokerServer, "_schedule_turn", noted)
+            opaque = peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
+            assert (await peer.answer_to(opaque)).code == ResponseCode.SUCCESS
+            is_at_once = has_flood and others == 6
+            assert scheduled["turns"] == (0 if is_at_once else 1)
+
+    asyncio.run(scenario())
+    assert not watch.causes

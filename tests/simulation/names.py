@@ -10,7 +10,7 @@ from typing import cast
 from tests.simulation.loop import WorldLoop
 from tests.simulation.world import World
 
-from reliable_mq.errors import ConnectionLost
+from reliable_mq.errors import ConnectionLost, RequestTimeout
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
@@ -33,12 +33,19 @@ class WorldNames:
         self.brokers: dict[str, Ask] = {}
         self.known_ms: dict[str, float] = {}
 
-    async def call(self, address: str, command: Command, _timeout_seconds: float) -> Command:
+    async def call(self, address: str, command: Command, timeout_seconds: float) -> Command:
         """Return the answer.
 
         Raises:
-            Unavailable: when none comes.
+            Unavailable: when none comes, or none in time.
         """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._answer(address, command)
+        except TimeoutError as error:
+            raise RequestTimeout("no answer in time") from error
+
+    async def _answer(self, address: str, command: Command) -> Command:
         loop = cast("WorldLoop", asyncio.get_running_loop())
         await self._pass(loop)
         if address == ADDRESS:

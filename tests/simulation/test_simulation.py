@@ -18,12 +18,12 @@ FOUND_BY = {
     "offsets behind the end": 11,
     "a lock of two": 4,
     "unsynced units trusted": 8,
-    "no room for ever": 5,
     "no delay when the clock goes back": 3,
     "timers noted too soon": 12,
     "a pop committed before its checkpoint": 7,
     "a repeated end too early": 2,
     "dispatch before durable": 1,
+    "sends dispatched before durable": 1,
     "a queue trimmed too far": 1,
     "a tail served that differs": 1,
 }

@@ -26,6 +26,7 @@ from reliable_mq.wire.record_scan import (
     holds_records,
     is_of_newer_version,
     is_record_size,
+    rows_of,
     valid_size_at,
 )
 
@@ -190,14 +191,16 @@ def test_heads_end_where_the_first_record_is_not_whole_or_not_valid(
         whole[data.draw(st.integers(6, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     buffer = bytes(whole[: data.draw(st.integers(6, len(whole)))])
 
-    heads, end = heads_from(buffer, 6, offset)
-
-    view, at = memoryview(buffer), 6
-    for head in heads:
-        size = valid_size_at(view, at, offset + at - 6)
-        assert head == (size, *head_at(view, at))
-        at += size
-    assert end == at
+    view, at, end = memoryview(buffer), 6, 6
+    while True:
+        heads, end = heads_from(buffer, end, offset + end - 6)
+        for head in rows_of(heads):
+            size = valid_size_at(view, at, offset + at - 6)
+            assert head == (size, *head_at(view, at))
+            at += size
+        assert end == at
+        if not heads:
+            break
     assert valid_size_at(view, at, offset + at - 6) == 0
 
 
@@ -213,4 +216,6 @@ def test_a_topic_of_a_negative_length_is_no_record_whether_alone_or_among_alike_
         forged[28:36] = len(whole).to_bytes(8)
         whole += forged
     assert valid_size_at(memoryview(whole), 0, 0) == 0
-    assert heads_from(bytes(whole), 0, 0) == ([], 0)
+    heads, end = heads_from(bytes(whole), 0, 0)
+    assert not heads
+    assert end == 0

@@ -259,6 +259,12 @@ class Declarations:
         **options: Any,
     ) -> None:
         """Register a handler; see `ReliableMQ.consumer`."""
+        for what, given in (("topic", options["topic"]), ("group", group)):
+            if isinstance(given, Collection) and not isinstance(given, str):
+                raise UsageError(
+                    f"{what}={given!r:.100}: a handler has one topic and one group; write one for "
+                    "each, which calls what they share"
+                )
         check_name("consumer group", group, GROUP_LENGTH_MAX)
         if group in self._consumers:
             first = _named(self._consumers[group].plan.function)

@@ -5,6 +5,7 @@ that wait for the records of one turn wait together: these records become durabl
 """
 
 import struct
+from binascii import hexlify
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise, repeat
@@ -132,6 +133,7 @@ class SendReply:
 
     def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
         self._host = encode_offset_message_id(ip, port, 0)[:-16]
+        self._next_host = f",{self._host}".encode()
         self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template(_FORMS)
         self._text_template = self._cut_template(_TEXT_FORMS)
@@ -193,11 +195,11 @@ class SendReply:
             return self.encode_plain(command.serialize_type, numbers)
         places = offsets or (place.commit_log_offset,)
         packed = struct.pack(f">{len(places)}q", *places)
-        later_ids = packed.hex(",", 8).upper().replace(",", f",{self._host}")
+        later_ids = hexlify(packed, ",", 8).upper().replace(b",", self._next_host)
         if command.serialize_type == JSON and not recall_handle:
-            own = later_ids.encode(), queue_id, place.queue_offset, command.opaque
+            own = later_ids, queue_id, place.queue_offset, command.opaque
             return encode_frame(JSON, self._batch_template % own)
-        message_id = self._host + later_ids
+        message_id = self._host + later_ids.decode()
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle
@@ -211,6 +213,15 @@ class SendReply:
         offset, queue_id, queue_offset, opaque = numbers
         return self._compact(offset, b"%d" % queue_id, queue_offset, _I32.pack(opaque))
 
+    def encode_text(
+        self, serialize_type: int, offset: int, queue: bytes, queue_offset: int, opaque: bytes
+    ) -> bytes:
+        """Return `encode_plain`; queue and opaque are as they stand in the frame of the send."""
+        if serialize_type != JSON:
+            return self._compact(offset, queue, queue_offset, opaque)
+        header = self._text_template % (offset, queue, queue_offset, opaque)
+        return self._heads[len(header)] + header
+
     def encode_many(
         self,
         serialize_type: int,
@@ -219,9 +230,9 @@ class SendReply:
         queue_offsets: Sequence[int],
         opaques: Sequence[bytes],
     ) -> Iterable[bytes]:
-        """Return `encode_plain` of many sends, which come in columns.
+        """Return `encode_text` of many sends, which come in columns.
 
-        Queues and opaques are as they stand in the frames of the sends, each column of one length.
+        Queues and opaques have one length each.
         """
         if serialize_type != JSON:
             return map(self._compact, offsets, queues, queue_offsets, opaques)

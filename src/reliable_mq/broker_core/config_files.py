@@ -13,7 +13,7 @@ from reliable_mq.broker_core.store.disk import FileText, RowsText
 
 _Dump = Callable[[], FileText]
 _Act = Callable[[], None]
-_ACTS_AT_ONCE = 64
+_ACTS_AT_ONCE = 32  # 0.1 to 0.2 ms
 _MANY_ACTS = 128  # a new topic has two
 _REST = 9  # times as long as the write took
 _REST_MS_MAX = 1_000

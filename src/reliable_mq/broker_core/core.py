@@ -212,7 +212,7 @@ class BrokerCore:
             timed = state.store.queue(TIMER_TOPIC, 0)
             if state.popped.lower_note(timed.end if timed else 0):
                 self._save_now(popped.PATH, state.popped.dump())
-            settle_popped(state)
+            settle_popped(state, now_ms)
         state.count_halves(now_ms)
         # Producers need time to reconnect before the first check-back.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
@@ -707,8 +707,9 @@ class BrokerCore:
         while self.index_some(now_ms):
             pass
         state.schedule.stored(state.store.log.end)
-        state.halves.save_when_stored(state.store.log.end)
-        state.halves.stored(state.store.log.end, state.offsets)
+        if not state.config.is_slave:  # it has read no halves: its master's offsets count
+            state.halves.save_when_stored(state.store.log.end)
+            state.halves.stored(state.store.log.end, state.offsets)
         state.popped.stored(state.store.log.end, state.offsets)
         if state.orders.is_dirty:
             state.files.change(pop_orders.PATH, state.orders.dump)

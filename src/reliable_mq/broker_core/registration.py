@@ -20,8 +20,8 @@ from reliable_mq.wire.peer_texts import read_json_as
 log = limited_log(__name__)
 
 
-PART_SIZE_MAX = 64 * 1024
-"""Characters of JSON in one registration: about 400 topics, little work for both loops."""
+PART_SIZE_MAX = 32 * 1024
+"""Characters of JSON in one registration: about 200 topics, little work for both loops."""
 _WHOLE_SIZE_MAX = FRAME_SIZE_MAX - 1024 * 1024
 """The limit without split. The rest of the frame is for the header and for non-ASCII text."""
 

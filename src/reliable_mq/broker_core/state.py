@@ -390,7 +390,7 @@ class BrokerState:
             )
             self.topics_changed([DEFAULT_TOPIC])
         self.groups.allow_creation(auto_create=config.auto_create_group)
-        self.topics.plain_lanes.clear()
+        self.topics.forget_lanes()
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.retention.change_rules(config.retention)
         self.pressure.change_limits(config.pressure_limits, is_full=self.retention.is_full)

@@ -6,6 +6,7 @@ measured per turn; the queues of one second share them in proportion to their me
 Source: Apache RocketMQ `BrokerStatsManager`, `StatsItem`, `BrokerStats`, `StoreStatsService`.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime
@@ -33,14 +34,17 @@ _UNCOUNTED = frozenset({OP_TOPIC, GIVEN_UP_TOPIC})
 # Sampling interval in ms, and number of samples per window: minute, hour, day.
 WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE = 0
+_BY_WINDOW = ("_minute", "_hour", "_day")
+_SAMPLE_SIZE = 3  # numbers: time, additions, value
+_NO_SAMPLES = array("q")
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
-# Work of one slice, in microseconds of queues, in pulls, and in counters: some tenths of a ms.
-_SLICE_US = 500
+# Work of one slice, in microseconds of queues, in pulls, and in counters: up to 0.2 ms.
+_SLICE_US = 200
 _QUEUE_US = 5
 _NEW_COUNTER_US = 2  # a new topic has three counters
-_PULLS_AT_ONCE = 64
-_ITEMS_AT_ONCE = 512
+_PULLS_AT_ONCE = 24
+_ITEMS_AT_ONCE = 192
 _NOTHING = object()
 _T = TypeVar("_T")
 
@@ -54,32 +58,39 @@ class WindowSum(NamedTuple):
 
 
 class StatsItem:
-    """One counter: its value, the number of additions, and samples of both."""
+    """One counter: its value, the number of additions, and samples of both.
 
-    __slots__ = ("_created_ms", "_samples", "times", "value")
+    There are three for each topic. So samples are in arrays, one for each window that has any.
+    """
+
+    __slots__ = ("_created_ms", "_day", "_hour", "_minute", "times", "value")
 
     def __init__(self, now_ms: int) -> None:
         self._created_ms = now_ms
         self.value = 0
         self.times = 0
-        self._samples: tuple[list[tuple[int, int, int]], ...] = ([], [], [])  # by window
+        self._minute = self._hour = self._day = _NO_SAMPLES
 
     def sample(self, window: int, now_ms: int) -> None:
         """Store a sample of the current values."""
-        samples = self._samples[window]
-        samples.append((now_ms, self.times, self.value))
-        if len(samples) > WINDOWS[window][1] + 2:
-            del samples[0]
+        samples: array[int] = getattr(self, _BY_WINDOW[window])
+        if samples is _NO_SAMPLES:
+            setattr(self, _BY_WINDOW[window], array("q", (now_ms, self.times, self.value)))
+            return
+        samples.extend((now_ms, self.times, self.value))
+        if len(samples) > _SAMPLE_SIZE * (WINDOWS[window][1] + 2):
+            del samples[:_SAMPLE_SIZE]
 
     def over(self, window: int, now_ms: int) -> WindowSum:
         """Return the sum of the last minute (0), hour (1) or day (2)."""
         interval_ms, count = WINDOWS[window]
         begin_ms = max(now_ms - interval_ms * count, self._created_ms - interval_ms)
         times = value = 0
-        for at_ms, times_then, value_then in self._samples[window]:
-            if at_ms > begin_ms:
+        samples: array[int] = getattr(self, _BY_WINDOW[window])
+        for at in range(0, len(samples), _SAMPLE_SIZE):
+            if samples[at] > begin_ms:
                 break
-            times, value = times_then, value_then
+            times, value = samples[at + 1], samples[at + 2]
         total = self.value - value
         often = self.times - times
         seconds = max(now_ms - begin_ms, 1) / 1000

@@ -101,6 +101,8 @@ class TopicTable:
         # Queues, by topic and number, that accept any plain message without further checks. Empty
         # after each change of an existing topic.
         self.plain_lanes: dict[tuple[str, int], Lane] = {}
+        # The same by topic, and by the number of the queue as it stands in a frame.
+        self.lanes_by_text: dict[str, dict[bytes, Lane]] = {}
 
     def invariants(self) -> None:
         """T1; see the class."""
@@ -233,17 +235,22 @@ class TopicTable:
         name = topic.topic_name
         self._rows.set(name, topic)  # first: it raises for text that JSON cannot hold
         if name in self.by_name:
-            self.plain_lanes.clear()
+            self.forget_lanes()
         self.by_name[name] = topic
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it existed."""
         removed = self.by_name.pop(name, None)
-        self.plain_lanes.clear()
+        self.forget_lanes()
         if removed:
             self._rows.remove(name)
             self.version.advance(now_ms)
         return removed is not None
+
+    def forget_lanes(self) -> None:
+        """Have all queues examined again before they accept messages without further checks."""
+        self.plain_lanes.clear()
+        self.lanes_by_text.clear()
 
     def all(self) -> dict[str, TopicConfig]:
         """Return the topics by name."""

@@ -41,9 +41,10 @@ def audit_filter(
     Raises:
         ConfigurationError: a time cannot be read.
     """
+    begin, end = printing.window_of(since, until)
     return AuditFilter(
-        since=printing.moment_of(since, "--since"),
-        until=printing.moment_of(until, "--until"),
+        since=begin,
+        until=end,
         actor=user,
         action=action,
         text=holds,

@@ -7,6 +7,8 @@ import typer
 
 from reliable_mq.cli.credentials import FORMS, credential, variable
 from reliable_mq.errors import UsageError
+from reliable_mq.settings import EMBEDDED
+from reliable_mq.wire.addresses import split_addresses
 
 
 class GivenServers(NamedTuple):
@@ -63,6 +65,8 @@ def servers_of(
         UsageError: a server has an address and a port.
     """
     addresses = _given_addresses(db, broker, redis)
+    if broker and not broker.startswith(EMBEDDED):
+        split_addresses(broker)
     ports = given_ports(addresses, postgres=postgres_port, valkey=valkey_port)
     return GivenServers(addresses, ports)
 

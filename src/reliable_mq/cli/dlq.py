@@ -19,7 +19,7 @@ from reliable_mq.cli.admin_options import of_all_tenants, reachable
 from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.database_options import SensitiveOf, opened, sensitive_by_settings
 from reliable_mq.cli.found_messages import utc_now
-from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of
+from reliable_mq.cli.printing import age_of, print_rows, text_of, window_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import BROKER_VARIABLE, takes_options_of
 from reliable_mq.command_words import typed
@@ -80,12 +80,13 @@ def dead_letter_filter(
     Raises:
         ConfigurationError: a time cannot be read.
     """
+    begin, end = window_of(since, until)
     return DeadLetterFilter(
         group=group,
         topic=topic,
         key=key,
-        since=moment_of(since, "--since"),
-        until=moment_of(until, "--until"),
+        since=begin,
+        until=end,
         reason=reason_holds,
     )
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_mq.cli.printing import moment_of
+from reliable_mq.cli.printing import window_of
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.escalate.stub_filter import StubFilter
 
@@ -45,6 +45,7 @@ def stub_filter(
     Raises:
         ConfigurationError: a time cannot be read.
     """
+    begin, end = window_of(since, until)
     return StubFilter(
         status=StubStatus[status.name] if status is not None else None,
         escalated=escalated or None,
@@ -53,8 +54,8 @@ def stub_filter(
         key=key,
         ordering_key=ordering_key,
         group=group,
-        since=moment_of(since, "--since"),
-        until=moment_of(until, "--until"),
+        since=begin,
+        until=end,
         note=note_holds,
         correlation_id=correlation_id,
     )

@@ -23,12 +23,14 @@ import typer
 
 from reliable_mq.cli.commands import SETTINGS, VerbCommand, unusable
 from reliable_mq.cli.log_options import hush_outages, json_error, note_shape
+from reliable_mq.cli.misspelt_variables import tell_unknown_variables
 from reliable_mq.cli.remote_words import name_server_hint, words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
 from reliable_mq.extras import how_to_install
 from reliable_mq.plain_text import printable_lines
+from reliable_mq.unknown_variables import TOLD_VARIABLE
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 
@@ -186,16 +188,20 @@ def run(
     note_place()
     note_shape(None)
     # `standalone_mode` would write the usage, a hint and an error, on four lines.
-    undo = hush_outages()
+    undo, told = hush_outages(), os.environ.get(TOLD_VARIABLE)
     try:
         code = run_plainly(lambda: _called(words, imported))
     finally:
         undo()
+        os.environ.pop(TOLD_VARIABLE, None)
+        os.environ.update({} if told is None else {TOLD_VARIABLE: told})
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 
 
 def _called(words: list[str], imported: Callable[[], object]) -> object:
     app = build_app(words)
+    if _COMPLETION not in os.environ:
+        tell_unknown_variables(words)
     imported()
     return app(args=words, prog_name="reliable-mq", standalone_mode=False)
 

@@ -11,7 +11,7 @@ from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, end_with
 from reliable_mq.cli.commands import VerbCommands
-from reliable_mq.cli.printing import age_of, moment_of, print_rows, text_of, time_of
+from reliable_mq.cli.printing import age_of, print_rows, text_of, time_of, window_of
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.errors import NotFound, ReliableMQError, UsageError
@@ -79,7 +79,7 @@ def find(
     as_json: printing.AsJson = False,
 ) -> None:
     """Find the messages of a topic with a key, the oldest first."""
-    begin, end = moment_of(since, "--since"), moment_of(until, "--until")
+    begin, end = window_of(since, until)
     with administered(cluster) as admin:
         all_answers = admin.messages.by_key(topic, key, since=begin, until=end)
     none = f"topic {topic} has no message with key {key}"
@@ -99,7 +99,7 @@ def list_(
     as_json: printing.AsJson = False,
 ) -> None:
     """List the messages of a topic, queue by queue, each in its order."""
-    begin, end = moment_of(since, "--since"), moment_of(until, "--until")
+    begin, end = window_of(since, until)
     failures: dict[str, ReliableMQError] = {}
     with administered(cluster) as admin:
         messages = _until_failure(admin.messages.between(topic, begin, end), failures)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.errors import UsageError
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
 
@@ -34,6 +35,21 @@ Yes = Annotated[
 def moment_of(text: str, option: str) -> datetime | None:
     """Return the time of an option; None: the option was not given."""
     return parse_moment(text, option, datetime.now(UTC)) if text else None
+
+
+def window_of(since: str, until: str) -> tuple[datetime | None, datetime | None]:
+    """Return the times of `--since` and `--until`; None: not given.
+
+    Raises:
+        ConfigurationError: a time cannot be read.
+        UsageError: nothing can lie between them.
+    """
+    begin, end = moment_of(since, "--since"), moment_of(until, "--until")
+    if begin is not None and end is not None and begin >= end:
+        raise UsageError(
+            f"nothing is between --since {since} and --until {until}: the first is the later one"
+        )
+    return begin, end
 
 
 def print_rows(

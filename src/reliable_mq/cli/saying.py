@@ -14,9 +14,9 @@ def say(text: object = "", *, err: bool = False) -> None:
     typer.echo(printable(str(text)), err=err)
 
 
-def say_raw(text: str) -> None:
+def say_raw(text: str, *, err: bool = False) -> None:
     """Print a line whose unprintable characters were replaced; it may have colours of ours."""
-    typer.echo(text)
+    typer.echo(text, err=err)
 
 
 def say_lines(text: str) -> None:

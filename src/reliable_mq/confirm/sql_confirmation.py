@@ -24,6 +24,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     not_,
     null,
     select,
@@ -41,6 +42,7 @@ from reliable_mq.outbox.stub import StubEvent, next_status
 _PLACE = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
 """The values of a stored message's position, and the column of each."""
 _STORED_IN = {"its_topic": "topic"} | _PLACE
+_CONFIRMED = next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value
 
 
 class StoredCopy(NamedTuple):
@@ -99,6 +101,8 @@ class SqlConfirmation:
         if self._takes_places:
             self._one.confirm_alone, self._many.confirm_alone = _confirmed_sends(stubs)
         self._is_alone = True
+        self._usual = _usual_confirmations(stubs)  # the one that fitted last, and the other one
+        self._finds_stubs = True
         self._consumed = union(
             *(
                 select(table.c.message_id, table.c.consumer_group).where(
@@ -132,21 +136,35 @@ class SqlConfirmation:
             if self._is_alone:
                 values = these | places | {"at": utc_datetime(now), "alone": group}
                 # Usually the next message is like the last one: it is not read first.
-                if statements.confirm_alone.change(connection, values) == 1:
+                if self._confirm_alone(connection, values):
                     return
         else:
             statements, these = self._many, {"id": list(message_ids)}
             places = self._places_of_many([positions.get(each) for each in message_ids])
         alone = shared = 0
-        for groups in statements.lock.execute(connection, these).scalars():
+        found = statements.lock.execute(connection, these).scalars().all()
+        for groups in found:
             alone += groups == group
             shared += groups != group and group in groups.split(",")
         values = these | {"at": utc_datetime(now), "alone": group}
-        self._is_alone = not shared
+        self._is_alone, self._finds_stubs = not shared, bool(found)
         if shared:
             statements.confirm_complete.execute(connection, values)
         if alone:
             statements.confirm_alone.execute(connection, values | places)
+
+    def _confirm_alone(self, connection: Connection, values: dict[str, object]) -> bool:
+        """Confirm a stub that waits for one group alone; return whether that was done."""
+        if values.get("new_broker") is None:
+            return self._one.confirm_alone.change(connection, values) == 1
+        last, other = self._usual
+        if last.change(connection, values) == 1:
+            return True
+        # Where messages have no stub, the other statement would find none either.
+        if not self._finds_stubs or other.change(connection, values) != 1:
+            return False
+        self._usual = other, last
+        return True
 
     def _places_of_one(self, position: StoredCopy | None) -> dict[str, object]:
         """Return the parameters about the place of one message, if the statement has them."""
@@ -204,13 +222,37 @@ def _confirmed_sends(stubs: Table) -> tuple[PreparedStatement, PreparedStatement
     return one, confirmed(row.c.id, row.c.__getitem__)
 
 
+def _usual_confirmations(stubs: Table) -> tuple[PreparedStatement, PreparedStatement]:
+    """Return the statements for a stub whose first send is not recorded, and for a recorded one.
+
+    Both are for one stub of one group. Neither is for a stub that a scheduler has, or that was sent
+    again: the general statement confirms it. They have literals, as each parameter costs time.
+    """
+    stub = stubs.c
+    these = (stub.message_id == bindparam("id"), stub.required_groups == bindparam("alone"))
+    confirming = (
+        update(stubs)
+        .where(stub.status == literal_column(str(StubStatus.UNCONFIRMED.value)), *these)
+        .values(status=literal_column(str(_CONFIRMED)), resend_time=null())
+        .values(update_date=bindparam("at"))
+    )
+    place = {column: bindparam(name, type_=stub[column].type) for name, column in _PLACE.items()}
+    unrecorded = (
+        confirming.where(stub.count == literal_column("0"), stub.broker_name.is_(None))
+        .where(not_(stub.missed), stub.topic == bindparam("its_topic"))
+        .values(count=literal_column("1"), owner=null(), lease_until=null(), **place)
+    )
+    recorded = confirming.where(stub.broker_name.is_not(None))
+    return PreparedStatement(unrecorded), PreparedStatement(recorded)
+
+
 def _confirming(stubs: Table) -> Any:
     """Return the statement that confirms stubs."""
     return (
         update(stubs)
         .where(stubs.c.status == StubStatus.UNCONFIRMED.value)
         .values(
-            status=next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value,
+            status=_CONFIRMED,
             resend_time=null(),
             update_date=bindparam("at"),
         )

@@ -26,7 +26,7 @@ from reliable_mq.outcomes import RETRY_SECONDS_MAX
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
-SERIES_MAX = 8
+SERIES_MAX = 32
 """Most messages that a thread is handed at once to handle them one after another."""
 _WAITS_MAX = 100
 _NEVER = 2**31 - 1

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
 import msgspec
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
@@ -40,15 +40,17 @@ def decoder_of(wanted: Any, owner: str) -> Decoder:
         return _raw
     if wanted is str:
         return _text
-    members = get_args(wanted) if get_origin(wanted) in {Union, UnionType} else ()
+    bare = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+    members = get_args(bare) if get_origin(bare) in {Union, UnionType} else ()
     schemas = {found.name: each for each in members if (found := schema_of(each)) is not None}
-    from_json = _from_json(wanted, members, owner)
+    from_json = _from_json(wanted, (bare, *members), owner)
     if members and len(schemas) == len(members):
         return _one_of({name: decoder_of(each, owner) for name, each in schemas.items()}, from_json)
     return _json(from_json, schema_of(wanted))
 
 
-def _from_json(wanted: Any, members: tuple[Any, ...], owner: str) -> FromJson:
+def _from_json(wanted: Any, kinds: tuple[Any, ...], owner: str) -> FromJson:
+    """Return what reads JSON as a type; `kinds` are this type and the members of a union."""
     if dataclasses.is_dataclass(wanted) and not isinstance(wanted, type):
         raise UsageError(
             f"{owner}: give the type of payloads, not {a_kind(wanted)}: {wanted!r:.100}"
@@ -56,7 +58,7 @@ def _from_json(wanted: Any, members: tuple[Any, ...], owner: str) -> FromJson:
     # Our bodies use the field names of the class; bodies of other clients may use aliases.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
-    if any(map(_is_pydantics, (wanted, *members))):
+    if any(map(_is_pydantics, kinds)):
         try:
             reader = _reader_of_base64(wanted)
         except PydanticUserError as error:
@@ -89,7 +91,7 @@ def _with_base64(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found = {name: _with_base64(part) for name, part in schema.items()}
-    if found.get("type") in {"dataclass", "typed-dict"}:
+    if found.get("type") in ("dataclass", "typed-dict"):  # of a field "type", it is a schema
         found["config"] = {"val_json_bytes": "base64", **found.get("config", {})}
     return found
 

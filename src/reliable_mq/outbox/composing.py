@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
 
+from pydantic import BaseModel
+
 from reliable_mq import trace_context
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
@@ -249,7 +251,7 @@ class Composer:
         own = {name: value for name, value in options.items() if callable(value)}
         if "message_id" in same:
             raise UsageError("send_many: message_id must be a function, or all would have one id")
-        if isinstance(payloads, str | bytes | Mapping):
+        if isinstance(payloads, str | bytes | Mapping | BaseModel):
             raise UsageError(
                 f"send_many: a {type(payloads).__name__} is one payload: use send, or a list"
             )

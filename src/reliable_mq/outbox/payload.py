@@ -118,8 +118,10 @@ def _encode(payload: Any) -> tuple[bytes, str]:
             f"{a_kind(payload)} cannot be written as "
             f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{error}"
         ) from error
+    is_class = isinstance(payload, type)
+    given = f"the class {payload.__name__}: send an object of it" if is_class else a_kind(payload)
     raise MessageRefused(
-        f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {a_kind(payload)}"
+        f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {given}"
     )
 
 

@@ -50,6 +50,12 @@ class Schema(msgspec.Struct, frozen=True):
             )
         if not 1 <= self.version <= _VERSION_MAX:
             raise UsageError(f"schema {self.name}: version={self.version} is not 1..{_VERSION_MAX}")
+        for step, upgrade in self.upgrades.items():
+            if not callable(upgrade):
+                raise UsageError(
+                    f"schema {self.name}: upgrades[{step!r}]={upgrade!r:.80} is no function: give "
+                    "one that takes the old JSON and returns the new one"
+                )
         steps = list(range(self.oldest, self.version))
         if sorted(self.upgrades) != steps or self.oldest < 1:
             raise UsageError(

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from reliable_mq.decorated import annotations_of, check_function
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.misspelt import meant
 from reliable_mq.names import check_name
 from reliable_mq.outbox.composing import ManyOptions
 from reliable_mq.periodic.schedule import Schedule
@@ -106,6 +107,8 @@ def periodic_message(
     check_function(function, "@mq.periodic decorates", "a function")
     if name is None:
         name = getattr(function, "__name__", "")
+        if name == "<lambda>":
+            raise UsageError("@mq.periodic decorates a lambda: give it a name=, or write a def")
     check_name("periodic message", name, GROUP_LENGTH_MAX)
     check_name("topic", topic, TOPIC_LENGTH_MAX)
     what = f"periodic message {name}"
@@ -144,7 +147,8 @@ def _check_options(options: Mapping[str, object], what: str) -> None:
     if "message_id" in options:
         raise UsageError(f"{what}: each message has an id of its own, so message_id is no option")
     if unknown := options.keys() - set(_OPTIONS):
-        raise UsageError(f"{what}: no option {min(unknown)}; there are {', '.join(_OPTIONS)}")
+        known = sorted((*_OPTIONS, "catch_up", "database", "name", "time_zone"))
+        raise UsageError(f"{what}: no option {min(unknown)}{meant(min(unknown), known)}")
 
 
 def _parameters_of(function: Callable[..., Any], what: str) -> tuple[str | None, str | None]:

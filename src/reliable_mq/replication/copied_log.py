@@ -6,7 +6,6 @@ segments. A slave stores nothing else, so it never serves what it has not verifi
 Invariant K7: the returned pieces are contiguous, and begin where the slave's log ends.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from reliable_mq.errors import InvariantBroken, ReplicationError
@@ -14,10 +13,12 @@ from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.wire.record import BLANK_SIZE, blank_size_at
 from reliable_mq.wire.record_scan import (
-    SizedHead,
+    AlikeHeads,
+    Heads,
     claimed_size_at,
     heads_from,
     is_of_newer_version,
+    rows_of,
 )
 
 _CLAIM_SIZE = 36  # bytes that show the claimed size of a record
@@ -31,7 +32,15 @@ class CopiedRun(NamedTuple):
 
     offset: int
     data: bytes
-    heads: Sequence[SizedHead]
+    heads: Heads
+
+    @property
+    def newest_ms(self) -> int:
+        """When the last record was stored, in ms; 0 of a blank."""
+        heads = self.heads
+        if isinstance(heads, AlikeHeads):
+            return heads.store_times_ms[-1]
+        return heads[-1][5] if heads else 0
 
 
 class CopiedLog:
@@ -116,9 +125,9 @@ class CopiedLog:
         self._expect_rest(view, at, offset, left)
         return None
 
-    def _about_crossing(self, heads: Sequence[SizedHead], offset: int, rest: int) -> str:
+    def _about_crossing(self, heads: Heads, offset: int, rest: int) -> str:
         """Return what to say of the record that does not fit into the slave's segment."""
-        for size, *_others in heads:
+        for size, *_others in rows_of(heads):
             if size + BLANK_SIZE > rest:
                 break
             offset, rest = offset + size, rest - size

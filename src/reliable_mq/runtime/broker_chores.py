@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.store.disk import is_out_of_room, sync_files
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.marks import StoreMark
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
@@ -25,9 +25,12 @@ log = limited_log(__name__)
 _CHECKPOINT_SECONDS = 10.0
 _CHECKPOINT_STEP_SECONDS = 0.5
 _UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log; a start needs a second or two to read them
-_SYNCED_AT_ONCE = 16
+_SYNCED_AT_ONCE = 16  # files of queues, one by one
+_SYNCED_TOGETHER = 64  # written back together first: less than half the work
+_TOGETHER_SECONDS = 0.25  # if it takes longer, much of others is written back, too
 _MADE_AT_ONCE = 16  # files of new queues, in the thread: 0.5 ms each
 _WRITTEN_AT_ONCE = 4
+_COUNT_SECONDS = 0.005  # between two slices of the statistics
 _INDEX_SECONDS = 0.02
 _INDEX_PAUSE_SECONDS = 0.001
 
@@ -81,6 +84,15 @@ class BrokerChores:
                 if is_wanted:  # perhaps a query that waited is answered
                     self._schedule_turn(now_ms())
 
+    async def rest(self, seconds: float) -> None:
+        """Return after a time. Meanwhile, count what many topics got, in short slices."""
+        statistics = self._core.state.statistics
+        while statistics.is_under_way and seconds > _COUNT_SECONDS:
+            await asyncio.sleep(_COUNT_SECONDS)
+            seconds -= _COUNT_SECONDS
+            statistics.run_some()
+        await asyncio.sleep(seconds)
+
     async def clean_forever(self) -> None:
         """Check the disk, and remove files that are too old."""
         housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
@@ -107,15 +119,21 @@ class BrokerChores:
         """Write and sync the queues that wait now, a few at a time, so that no request waits long.
 
         Return the mark for a checkpoint. Others grow meanwhile, and wait for the next one.
-        Between two syncs the thread writes other files, for example that of a new topic.
+        Between two jobs the thread writes other files, for example that of a new topic. What was
+        written is synced soon: else one sync would make the log wait for all queues.
         """
         store = self._core.state.store
         async with self._flushing:
             mark = store.mark()
-            await self._write_queues(mark.waiting)
+            at_once = _SYNCED_TOGETHER
+            for begin in range(0, mark.waiting, _SYNCED_TOGETHER):
+                await self._write_queues(min(_SYNCED_TOGETHER, mark.waiting - begin))
+                while store.upkeep.unsynced >= at_once:
+                    job = store.begin_queue_sync(at_once)
+                    if await self._log_writer.run(partial(_seconds_of, job)) > _TOGETHER_SECONDS:
+                        at_once = _SYNCED_AT_ONCE
             for _ in range(store.upkeep.unsynced // _SYNCED_AT_ONCE):
-                files = store.upkeep.take_unsynced(_SYNCED_AT_ONCE)
-                await self._log_writer.run(partial(sync_files, files))
+                await self._log_writer.run(store.begin_queue_sync(_SYNCED_AT_ONCE))
             return mark
 
     async def _write_queues(self, count: int) -> None:
@@ -136,6 +154,13 @@ class BrokerChores:
             work = self._core.begin_timer_checkpoint(now_ms())
             if work:
                 await self._log_writer.run(work)
+
+
+def _seconds_of(job: Callable[[], None]) -> float:
+    """Do a job, and return how long it took."""
+    began = time.monotonic()
+    job()
+    return time.monotonic() - began
 
 
 def close_core(core: BrokerCore) -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from operator import length_hint
 from pathlib import Path
 
 import msgspec
@@ -49,6 +50,7 @@ log = limited_log(__name__)
 
 _TICK_SECONDS = 0.02
 _FEW_SPEAKERS = 2
+_SOME_SPEAKERS = 8  # if one sends much, others with single requests do not wait for its share
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -251,6 +253,7 @@ class BrokerServer:
         if busy and connection.id in busy:
             return True
         self._chores.is_idle = is_long = False
+        is_alone = self._listener.turns.many_from is not None and length_hint(commands) == 1
         now, is_plain = now_ms(), True
         if not self._turn_is_due:
             self._turn_began_ms = now
@@ -264,7 +267,7 @@ class BrokerServer:
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
         self._speakers.add(connection.id)
-        if len(self._speakers) > _FEW_SPEAKERS:
+        if len(self._speakers) > (_SOME_SPEAKERS if is_alone else _FEW_SPEAKERS):
             self._schedule_turn(now, is_plain=is_plain)
             return is_long
         try:
@@ -357,7 +360,7 @@ class BrokerServer:
 
     async def _tick_forever(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await self._chores.rest(_TICK_SECONDS)
             self._speakers.clear()
             if self._core.state.config is not self._config:
                 self._limit(self._core.state.config)

@@ -58,7 +58,7 @@ class FileDiskFile:
         path: where the file is.
         size: size of a new file, in bytes.
         files: the descriptor pool of the store.
-        unsynced_folders: for a new file, the folders on the path to it, which need a sync.
+        unsynced_folders: for a new file, how many of the folders around it need a sync.
         names: when names became durable; None: by the sync of each file only.
         is_mapped: whether to read through a map.
         is_known: whether the file is there with this size, so that it need not be opened yet.
@@ -89,7 +89,7 @@ class FileDiskFile:
         path: Path | str,
         size: int,
         files: Descriptors,
-        unsynced_folders: Sequence[Path] = (),
+        unsynced_folders: int = 0,
         names: NewNames | None = None,
         *,
         is_mapped: bool = True,
@@ -315,9 +315,9 @@ class FileDiskFile:
         os.fdatasync(descriptor.number)
         if self._unsynced_folders:
             if self._made_in >= self._names.are_durable_before:
-                for folder in self._unsynced_folders:
+                for folder in list(Path(self._path).parents)[: self._unsynced_folders]:
                     self._sync_folder(folder)
-            self._unsynced_folders = ()
+            self._unsynced_folders = 0
 
     def _sync_folder(self, folder: Path) -> None:
         try:

@@ -112,10 +112,11 @@ class FileDisk:
         """Open a file. If it does not exist, create it with its folders and `size` zero bytes."""
         full = self._at(path)
         try:
-            new_folders = [] if full.exists() else self._folders_of(full)
+            new_folders = 0 if full.exists() else len(self._folders_of(full))
             self._make(full.parent)
+            text = str(full)  # a path takes ten times as much, and a broker may have many files
             return FileDiskFile(
-                full, size, self._files, new_folders, self._names, is_mapped=self._is_mapped
+                text, size, self._files, new_folders, self._names, is_mapped=self._is_mapped
             )
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror}") from error
@@ -124,7 +125,7 @@ class FileDisk:
         """Return a file that is there with this size; it is opened at its first use."""
         full = self._root_text + path_inside(path)
         return FileDiskFile(
-            full, size, self._files, (), self._names, is_mapped=self._is_mapped, is_known=True
+            full, size, self._files, 0, self._names, is_mapped=self._is_mapped, is_known=True
         )
 
     def look(self, path: str, size: int, begin: int, end: int) -> bytes | None:

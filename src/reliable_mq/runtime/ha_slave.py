@@ -114,6 +114,10 @@ class SlaveStore(Protocol):
         """
         ...
 
+    def left(self) -> None:
+        """Note that no master sends its log now."""
+        ...
+
     async def room(self) -> None:
         """Return when the disk has room."""
         ...
@@ -145,8 +149,7 @@ class HaSlave:
         self._find_range = find_range
         self._kept = asyncio.Event()  # more is stored
         self._link: MasterLink | None = None  # while it follows
-        self._reported = 0.0  # when
-        self._heard = 0.0
+        self._reported = self._heard = 0.0  # when
         self._told = ""  # the last trouble that has a line in the log
         self.master = MasterState()
         self._pause = FIRST_RETRY_SECONDS
@@ -170,8 +173,7 @@ class HaSlave:
             self._report(self._link)
 
     def _report(self, link: MasterLink) -> None:
-        kept = self._store.kept
-        if kept:
+        if kept := self._store.kept:
             link.transport.write(self._report_of(kept))
         self._reported = time.monotonic()
         self.master.reported_ms = now_ms()
@@ -214,8 +216,7 @@ class HaSlave:
         return MasterLink(self._take_heard)
 
     def _tell(self, address: str, error: Exception) -> None:
-        reason = reason_of(error) or "no answer"
-        if reason != self._told:
+        if (reason := reason_of(error) or "no answer") != self._told:
             self._told = reason
             broker_events.MASTER_LOST.log(log, master=address, reason=reason)
 
@@ -249,14 +250,14 @@ class HaSlave:
         try:
             begin, skipped = await self._meet(address, master_range, link)
             store.verified(is_same=True)
-            self.master.address = address
-            self._link = link
+            self.master.address, self._link = address, link
             if begin < store.end or link.has_compared:
                 self._report(link)  # the first one named less than the slave has
             await self._take_forever(link, CopiedLog(begin, store.segment_size), skipped)
         finally:
             self._link = None
             tending.cancel()
+            store.left()
 
     async def _meet(
         self, address: str, master_range: tuple[int, int], link: MasterLink
@@ -368,8 +369,7 @@ class HaSlave:
             if runs:
                 self._note_epochs()
                 store.copy(runs)
-                if heads := runs[-1].heads:
-                    self.master.newest_ms = heads[-1][5]
+                self.master.newest_ms = runs[-1].newest_ms or self.master.newest_ms
             return store.has_room
 
         await link.forward(take, store.room)

@@ -205,11 +205,16 @@ class Replication:
             return [*watching, registrar.beat_forever()] if self._config.stands_in else watching
         links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
         tables = TableFollower(core, links, registrar, self._role)
-        self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
-        slave = self._slave = self._new_slave(self._copy, registrar, tables.log_range)
-        self.report = slave.stored
-        tables.master = self._copy.master = slave.master
-        slave.on_hint = self._copy.on_unknown_topic = tables.hint
+        copy = self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
+        slave = self._slave = self._new_slave(copy, registrar, tables.log_range)
+
+        def report() -> None:
+            copy.stored()
+            slave.stored()
+
+        self.report = report
+        tables.master = copy.master = slave.master
+        slave.on_hint = copy.on_unknown_topic = tables.hint
         works = [slave.follow_forever(), tables.follow_forever()]
         if self._config.stands_in:
             standing = self._standing = StandingIn(

@@ -22,6 +22,7 @@ from inspect import isawaitable
 from typing import Any, Self, TypeVar
 
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.thread_resending import NoticeReading
 from reliable_mq.client.consuming.received import received
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
@@ -125,7 +126,13 @@ class MessageWorld:
         total = 0
         while moved := self._life.step():
             total += moved
+            self._read_notices()
         return total
+
+    def _read_notices(self) -> None:
+        """Read what groups in other databases report, as the scheduler's process does."""
+        if len(self.mq.databases) > 1:
+            self._reading.begin()
 
     def advance(self, seconds: float = 0.0, **units: float) -> int:
         """Let time pass, with everything that becomes due meanwhile: `advance(hours=2)`.
@@ -294,6 +301,9 @@ class MessageWorld:
         # The end of the application's own lifespan is not the end of the world.
         mq._life.close = self._connections.send_in_hand  # type: ignore[method-assign]
         self._schedulers = {}
+        self._reading = NoticeReading(
+            self._connections, mq.databases, mq.settings.claim_lease_seconds
+        )
         consumers = mq._declared.consumers
         if consumers:
             self._connections.start_worker("consumers", consumers, mq.databases)

@@ -7,13 +7,14 @@ The broker stores each message as its own record. Source: Apache RocketMQ `Messa
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from reliable_mq.errors import MessageRefused, RecordError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
+from reliable_mq.wire.rows import columns_of
 
 _HEAD = struct.Struct(">iiiii")
 _I16 = struct.Struct(">h")
@@ -141,8 +142,8 @@ def decode_alike(buffer: bytes) -> AlikeBatch | None:
         and buffer.startswith(behind, size + key_end)
     ):
         return None
-    unpack = _alike(body_length, len(middle), key_end - key_at, len(behind))
-    heads, bodies, middles, keys, behinds = zip(*unpack(buffer), strict=True)
+    form = f"{_HEAD_SIZE}s{body_length}s{len(middle)}s{key_end - key_at}s{len(behind)}s"
+    heads, bodies, middles, keys, behinds = columns_of(form, 5, buffer, 0, count)
     are_alike = (
         heads.count(head) == count
         and middles.count(middle) == count
@@ -151,14 +152,6 @@ def decode_alike(buffer: bytes) -> AlikeBatch | None:
     if not (are_alike and b"".join(keys).isalnum()):
         return None
     return AlikeBatch(flag, bodies, middle[_I16.size :], keys, behind)
-
-
-@lru_cache(maxsize=64)
-def _alike(
-    body_length: int, middle_length: int, key_length: int, behind_length: int
-) -> Callable[[bytes], Iterator[tuple[bytes, ...]]]:
-    lengths = (_HEAD_SIZE, body_length, middle_length, key_length, behind_length)
-    return struct.Struct("".join(f"{length}s" for length in lengths)).iter_unpack
 
 
 @lru_cache(maxsize=64)

@@ -12,10 +12,16 @@ from operator import mul
 
 _SIGN_BIT = 0x80000000
 _MASK = 0xFFFFFFFF
+_CUT_LENGTH_MAX = 255
+_POWERS: list[int] = [pow(31, n, 1 << 32) for n in range(_CUT_LENGTH_MAX + 1)]
+_FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_CUT_LENGTH_MAX + 1)]
 
 
 def java_string_hash(text: str) -> int:
     """Return `text.hashCode()` as Java computes it, in -2**31 .. 2**31 - 1."""
+    if text.isascii() and len(text) <= _CUT_LENGTH_MAX:
+        value: int = sum(map(mul, text.encode(), _FACTORS[len(text)])) & _MASK
+        return value - (1 << 32) if value & _SIGN_BIT else value
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -46,10 +52,13 @@ def _listed(value: int) -> int:
 
 
 TAIL = 8
-_CUT_LENGTH_MAX = 255
-_POWERS: list[int] = [pow(31, n, 1 << 32) for n in range(_CUT_LENGTH_MAX + 1)]
-_FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_CUT_LENGTH_MAX + 1)]
 _HEADS_MAX = 512
+
+
+@lru_cache(maxsize=_HEADS_MAX)
+def _own_hash(head: bytes) -> int:
+    """Return the share of an ASCII head without what is before it: many topics have the same."""
+    return sum(map(mul, head, _FACTORS[len(head)]))
 
 
 class KeyHashes:
@@ -62,7 +71,7 @@ class KeyHashes:
     Invariant: `shares` holds the shares of ASCII heads of keys that were cut.
     """
 
-    __slots__ = ("_prefix", "_prefix_hash", "_short", "shares")
+    __slots__ = ("_prefix", "_prefix_hash", "shares")
 
     def __init__(self, prefix: str) -> None:
         """Begin with no head.
@@ -73,20 +82,18 @@ class KeyHashes:
         self.shares: dict[bytes, bytes] = {}
         self._prefix = prefix
         self._prefix_hash = java_string_hash(prefix) & _MASK
-        self._short = [_share(self._prefix_hash * _POWERS[length]) for length in range(TAIL + 1)]
 
     def cut(self, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the share of a key's head, and its tail; None when the caller must use `whole`."""
         if not key.isascii() or len(key) > _CUT_LENGTH_MAX:
             return None
         if len(key) <= TAIL:
-            return self._short[len(key)], key.rjust(TAIL, b"\0")
+            return _share(self._prefix_hash * _POWERS[len(key)]), key.rjust(TAIL, b"\0")
         head = key[:-TAIL]
         share = self.shares.get(head)
         if share is None:
-            length = len(head)
-            own = sum(map(mul, head, _FACTORS[length]))
-            share = _share((self._prefix_hash * _POWERS[length] + own) * _POWERS[TAIL])
+            before = self._prefix_hash * _POWERS[len(head)]
+            share = _share((before + _own_hash(head)) * _POWERS[TAIL])
             if len(self.shares) >= _HEADS_MAX:
                 self.shares.clear()
             self.shares[head] = share

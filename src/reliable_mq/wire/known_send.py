@@ -12,7 +12,6 @@ Rule 2: what a connection lets this side remember is limited in size and in numb
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from operator import itemgetter
 
 import msgspec
@@ -32,6 +31,7 @@ from reliable_mq.wire.frame import (
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
 from reliable_mq.wire.record_encode import RecordForm
 from reliable_mq.wire.request_signature import RequestSigner
+from reliable_mq.wire.rows import are_numbers, columns_of
 from reliable_mq.wire.send_signature import LETTERS, SendSignature, signature_in
 
 _SHAPES_MAX = 8  # of a connection: one for each number of digits of queue and opaque
@@ -137,12 +137,13 @@ class SendShape:
     """
 
     __slots__ = (
+        "_behind",
         "_constants",
         "_is_json",
         "_least_opaque",
         "_least_queue",
-        "_parts",
         "_unpack",
+        "_width",
         "flag",
         "form",
         "header",
@@ -163,10 +164,12 @@ class SendShape:
         # Constants stand before, between and behind the places.
         numbers = [2 * sorted(places).index(place) + 1 for place in places]
         self.pick = itemgetter(*numbers[:_PLACES])
-        self._parts = "".join(f"{size}s" for size in sizes[:-1])
-        parts = struct.Struct(self._parts)
+        first, *others = [f"{size}s" for size in sizes[:-1]]
+        self._behind = "".join(others)
+        parts = struct.Struct(first + self._behind)
         self.size, self._unpack = parts.size, parts.unpack_from
         values = self._unpack(frame.header)
+        self._width = len(values) + 1  # with the body
         self._constants = values[::2]
         self.serialize_type = frame.serialize_type
         self._is_json = frame.serialize_type == JSON
@@ -195,9 +198,19 @@ class SendShape:
         if values[::2] != self._constants:
             return None
         queue, time, key, opaque = self.pick(values)
+        # What stands there must be written as the general decoder reads it: numbers without
+        # needless zeros, or letters and digits.
         numbers = queue + time + opaque if self._is_json else queue + time
-        signed = values[self.signature.at] if self.signature is not None else b""
-        if not self._are_written_so(numbers, key, signed, queue, time, opaque):
+        if not (
+            numbers.isdigit()
+            and key.isalnum()
+            and queue >= self._least_queue
+            and time >= _FIRST_TIME
+            and opaque >= self._least_opaque
+        ):
+            return None
+        signature = self.signature
+        if signature is not None and values[signature.at].translate(None, LETTERS):
             return None
         body = data[at + HEAD_SIZE + self.size : end]
         if (
@@ -213,36 +226,22 @@ class SendShape:
 
     def many(self, data: bytes, at: int, size: int, count: int) -> KnownSends | None:
         """Return the sends in `count` frames of one size; None: not all are of this shape."""
-        unpack = _whole(f"{HEAD_SIZE}s{self._parts}{size - HEAD_SIZE - self.size}s")
-        frames = unpack(memoryview(data)[at : at + size * count])
-        heads, *columns, bodies = zip(*frames, strict=True)
-        for known, column in zip((heads[0], *self._constants), (heads, *columns[::2]), strict=True):
+        # What stands before the first place is one value with the head of the frame.
+        first, *others = self._constants
+        form = f"{HEAD_SIZE + len(first)}s{self._behind}{size - HEAD_SIZE - self.size}s"
+        heads, *columns, bodies = columns_of(form, self._width, data, at, count)
+        others.append(data[at : at + HEAD_SIZE] + first)
+        for known, column in zip(others, (*columns[1::2], heads), strict=True):
             if column.count(known) < count:
                 return None
+        columns.insert(0, (first,) * count)
         queues, times, keys, opaques = self.pick(columns)
-        numbers = b"".join(queues + times + opaques if self._is_json else queues + times)
         signed = b"".join(columns[self.signature.at]) if self.signature is not None else b""
-        least = min(queues), min(times), min(opaques)
-        if not self._are_written_so(numbers, b"".join(keys), signed, *least):
+        numbers = (queues, times, opaques) if self._is_json else (queues, times)
+        are_fine = are_numbers(numbers) and b"".join(keys).isalnum()  # as in `one`
+        if not are_fine or signed.translate(None, LETTERS):
             return None
         return KnownSends(code=_SEND, shape=self, values=[], columns=columns, bodies=bodies)
-
-    def _are_written_so(
-        self, numbers: bytes, keys: bytes, signed: bytes, queue: bytes, time: bytes, opaque: bytes
-    ) -> bool:
-        """Whether the general decoder reads what is at the places as it stands there.
-
-        That is numbers without needless zeros, or letters and digits. Receives all digits, keys and
-        signatures of some sends, and the least queue, time and opaque of them.
-        """
-        return (
-            numbers.isdigit()
-            and keys.isalnum()
-            and queue >= self._least_queue
-            and time >= _FIRST_TIME
-            and opaque >= self._least_opaque
-            and not signed.translate(None, LETTERS)
-        )
 
     def sends_of(self, frame: Frame) -> KnownSends:
         """Return the send in a frame of this shape."""
@@ -266,12 +265,6 @@ class SendShape:
             born_timestamp=born_time_ms,
             properties=f"{before}{key.decode()}{after}",
         )
-
-
-@lru_cache(maxsize=64)
-def _whole(form: str) -> Callable[[memoryview], Iterator[tuple[bytes, ...]]]:
-    """Return what takes frames apart that follow each other."""
-    return struct.Struct(form).iter_unpack
 
 
 def _least(digits: bytes) -> bytes:

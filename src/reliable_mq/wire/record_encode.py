@@ -5,7 +5,7 @@ topic part and the sizes before it encodes a record.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from isal.isal_zlib import crc32
@@ -24,12 +24,13 @@ from reliable_mq.wire.record import (
     fixed_for,
     record_former,
 )
-from reliable_mq.wire.record_run import shared_fields
+from reliable_mq.wire.rows import pack_rows
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _TWO_I32 = struct.Struct(">ii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_MANY = 8  # fewer records are faster packed one by one
 
 
 def encode_record(record: Record) -> bytes:
@@ -115,11 +116,10 @@ def record_sizes(
     return sizes
 
 
-@lru_cache(maxsize=256)
-def _whole(lengths: tuple[int, ...]) -> Callable[..., bytes]:
-    """Return what packs a record whose shared parts, body and unique key have these lengths."""
-    shared, body, before_key, key, after_key = lengths
-    return struct.Struct(f">8sI8sqq{shared}s{body}s{before_key}s{key}s{after_key}s").pack
+@lru_cache(maxsize=8)
+def _shared(born_host_size: int, store_host_size: int) -> struct.Struct:
+    """Return the fields from SYSFLAG up to BODYLENGTH."""
+    return struct.Struct(f">iq{born_host_size}sq{store_host_size}siqi")
 
 
 class RecordForm:
@@ -152,6 +152,7 @@ class RecordForm:
         "_flag",
         "_magic",
         "_pack",
+        "_pack_shared",
         "_reconsume_times",
         "_store_host",
         "_sys_flag",
@@ -177,6 +178,7 @@ class RecordForm:
     ) -> None:
         fixed, host_flags = fixed_for(born_host, store_host)
         self._pack = fixed.pack
+        self._pack_shared = _shared(len(born_host), len(store_host)).pack
         self.topic, self.key_size = topic, key_size
         self._magic, encoded_topic = topic_part(topic)
         self._flag, self._sys_flag = flag, sys_flag & ~HOST_V6_FLAGS | host_flags
@@ -195,19 +197,24 @@ class RecordForm:
 
     def encode(
         self,
-        sizes: Iterable[int],
-        queue_ids: Iterable[int],
-        queue_offsets: Iterable[int],
-        offsets: Iterable[int],
-        born_times_ms: Iterable[int],
+        sizes: Sequence[int],
+        queue_ids: Sequence[int],
+        queue_offsets: Sequence[int],
+        offsets: Sequence[int],
+        born_times_ms: Sequence[int],
         store_time_ms: int,
-        bodies: Iterable[bytes],
-        keys: Iterable[bytes],
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes],
     ) -> bytes:
         """Return the stored bytes of messages, one after another (a broker's hot path).
 
-        What differs comes in columns; the others are of `self`, or the same for all.
+        What differs comes in columns; the others are of `self`, or the same for all. Offsets in a
+        `range` say that all records have one size.
         """
+        if isinstance(offsets, range) and len(offsets) >= _MANY:
+            return self._encode_sized(
+                queue_ids, queue_offsets, offsets, born_times_ms, store_time_ms, bodies, keys
+            )
         pack, magic, flag, sys_flag = self._pack, self._magic, self._flag, self._sys_flag
         born_host, store_host, times = self._born_host, self._store_host, self._reconsume_times
         before_key, after_key = self._before_key, self._after_key
@@ -244,44 +251,73 @@ class RecordForm:
         self,
         queue_id: int,
         queue_offset: int,
-        offsets: Iterable[int],
+        offsets: Sequence[int],
         born_time_ms: int,
         store_time_ms: int,
         bodies: Sequence[bytes],
         keys: Sequence[bytes],
     ) -> bytes:
-        """Return the stored bytes of the messages of a batch, by one `pack` for each.
+        """Return the stored bytes of the messages of a batch, by one `pack` for all.
 
         `queue_offset` is that of the first message; the others follow. Bodies have one size.
         """
-        body_size, before_key, after_key = len(bodies[0]), self._before_key, self._after_key
-        size_and_magic = _SIZE_AND_MAGIC.pack(self.size + body_size, self._magic)
+        size, count, before, after = len(bodies[0]), len(bodies), self._before_key, self._after_key
+        head = _SIZE_AND_MAGIC.pack(self.size + size, self._magic)
         queue_and_flag = _TWO_I32.pack(queue_id, self._flag)
-        shared = shared_fields(
+        shared = self._pack_shared(
             self._sys_flag,
             born_time_ms,
             self._born_host,
             store_time_ms,
             self._store_host,
             self._reconsume_times,
-        ) + _I32.pack(body_size)
-        pack = _whole((len(shared), body_size, len(before_key), len(keys[0]), len(after_key)))
-        return b"".join(
-            [
-                pack(
-                    size_and_magic,
-                    crc32(body) & CRC_MASK,
-                    queue_and_flag,
-                    number,
-                    offset,
-                    shared,
-                    body,
-                    before_key,
-                    key,
-                    after_key,
-                )
-                for number, (offset, body, key) in enumerate(
-                    zip(offsets, bodies, keys, strict=True), queue_offset
-                )
-            ]
+            0,
+            size,
         )
+        form = f"8sI8sqq{len(shared)}s{size}s{len(before)}s{self.key_size}s{len(after)}s"
+        row = (head, 0, queue_and_flag, 0, 0, shared, b"", before, b"", after)
+        columns: dict[int, Sequence[object]] = {
+            1: [crc32(body) & CRC_MASK for body in bodies],
+            3: range(queue_offset, queue_offset + count),
+            4: offsets,
+            6: bodies,
+            8: keys,
+        }
+        return pack_rows(form, row, columns, count)
+
+    def _encode_sized(
+        self,
+        queue_ids: Sequence[int],
+        queue_offsets: Sequence[int],
+        offsets: Sequence[int],
+        born_times_ms: Sequence[int],
+        store_time_ms: int,
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes],
+    ) -> bytes:
+        """Return `encode` of messages whose records have one size, by one `pack` for all."""
+        size, before, after = len(bodies[0]), self._before_key, self._after_key
+        head = _SIZE_AND_MAGIC.pack(self.size + size, self._magic)
+        shared = self._pack_shared(
+            self._sys_flag,
+            0,
+            self._born_host,
+            store_time_ms,
+            self._store_host,
+            self._reconsume_times,
+            0,
+            size,
+        )
+        flag, sys_flag, rest = _I32.pack(self._flag), shared[:4], shared[12:]
+        form = f"8sIi4sqq4sq{len(rest)}s{size}s{len(before)}s{self.key_size}s{len(after)}s"
+        row = (head, 0, 0, flag, 0, 0, sys_flag, 0, rest, b"", before, b"", after)
+        columns: dict[int, Sequence[object]] = {
+            1: [crc32(body) & CRC_MASK for body in bodies],
+            2: queue_ids,
+            4: queue_offsets,
+            5: offsets,
+            7: born_times_ms,
+            9: bodies,
+            11: keys,
+        }
+        return pack_rows(form, row, columns, len(bodies))

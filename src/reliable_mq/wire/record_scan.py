@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from reliable_mq.errors import RecordError
@@ -185,26 +186,48 @@ SizedHead = tuple[int, str, int, int, int, int, bytes]
 """The size of a record, and then the fields of `RecordHead`."""
 
 
-def heads_from(buffer: bytes, begin: int, commit_log_offset: int) -> tuple[list[SizedHead], int]:
-    """Return the heads of the records from `begin` on, and where the last one ends.
+class AlikeHeads(msgspec.Struct, gc=False):
+    """The heads of records of one size, topic and form, one after another, as columns."""
+
+    size: int  # of each record
+    topic: str
+    queue_ids: Sequence[int]
+    queue_offsets: Sequence[int]
+    sys_flag: int
+    store_times_ms: Sequence[int]
+    properties: Sequence[bytes]
+
+    def rows(self) -> list[SizedHead]:
+        """Return each record's head."""
+        size, topic, flag = repeat(self.size), repeat(self.topic), repeat(self.sys_flag)
+        queues, numbers, times_ms = self.queue_ids, self.queue_offsets, self.store_times_ms
+        rows = zip(size, topic, queues, numbers, flag, times_ms, self.properties, strict=False)
+        return list(rows)
+
+
+Heads = AlikeHeads | Sequence[SizedHead]
+"""The heads of records, one after another."""
+
+
+def rows_of(heads: Heads) -> Sequence[SizedHead]:
+    """Return each record's head."""
+    return heads.rows() if isinstance(heads, AlikeHeads) else heads
+
+
+def heads_from(buffer: bytes, begin: int, commit_log_offset: int) -> tuple[Heads, int]:
+    """Return the heads of some of the records from `begin` on, and where the last one ends.
 
     They are whole and valid as `valid_size_at` defines it, one after another; the first one is at
-    `commit_log_offset` of the log. A slave does it for every message, so many of one size are read
-    as columns, and the others in one loop.
+    `commit_log_offset` of the log. Without heads there is no such record. A slave does it for every
+    message, so many of one size are read as columns, and the others in one loop.
     """
-    found: list[SizedHead] = []
-    at, limit, shift = begin, len(buffer), commit_log_offset - begin
-    while limit - at >= RECORD_SIZE_MIN:
-        count = _count_alike(buffer, at)
-        heads = _heads_alike(buffer, at, shift + at, count) if count else []
-        end = at + count * heads[0][0] if heads else at
-        if not heads:
-            heads, end = _heads_one_by_one(buffer, at, shift + at)
-        if not heads:
-            break
-        found += heads
-        at = end
-    return found, at
+    if len(buffer) - begin < RECORD_SIZE_MIN:
+        return (), begin
+    if count := _count_alike(buffer, begin):
+        heads = _heads_alike(buffer, begin, commit_log_offset, count)
+        if heads is not None:
+            return heads, begin + count * heads.size
+    return _heads_one_by_one(buffer, begin, commit_log_offset)
 
 
 def _count_alike(buffer: bytes, at: int) -> int:
@@ -226,26 +249,26 @@ def _columns_of(body_length: int, topic_size: int, properties_length: int) -> st
     return struct.Struct(f"{_COPIED.format}{body_length}s{topic_size}s{properties_length}s")
 
 
-def _heads_alike(buffer: bytes, at: int, offset: int, count: int) -> list[SizedHead]:
-    """Return the heads of so many records of one size, topic and form; empty: they are not alike.
+def _heads_alike(buffer: bytes, at: int, offset: int, count: int) -> AlikeHeads | None:
+    """Return the heads of so many records of one size, topic and form; None: they are not alike.
 
     Each of them is valid as `valid_size_at` defines it.
     """
     size, magic, _, _, _, _, flag, _, length = _COPIED.unpack_from(buffer, at)
     topic_at = at + _FIXED_SIZE + length
     if length < 0 or topic_at + 3 > at + size or flag & (BORN_HOST_V6 | STORE_HOST_V6):
-        return []
+        return None
     is_v1 = magic == MAGIC_V1
     topic_begin = topic_at + (1 if is_v1 else 2)
     topic_length = int.from_bytes(buffer[topic_at:topic_begin], signed=not is_v1)
     topic_end = topic_begin + topic_length
     rest = at + size - topic_end - 2
     if magic not in (MAGIC_V1, MAGIC_V2) or topic_length < 0 or rest < 0:
-        return []
+        return None
     own = buffer[topic_at : topic_end + 2]  # the topic with its length, and the next length
     topic = _topic_text(buffer[topic_begin:topic_end])
     if topic is None or _I16.unpack_from(buffer, topic_end)[0] != rest:
-        return []
+        return None
     columns = _columns_of(length, len(own), rest)
     rows = columns.iter_unpack(memoryview(buffer)[at : at + count * size])
     sizes, magics, crcs, queues, numbers, places, flags, times_ms, lengths, *texts = zip(
@@ -258,8 +281,8 @@ def _heads_alike(buffer: bytes, at: int, offset: int, count: int) -> list[SizedH
         and places == tuple(range(offset, offset + count * size, size))
         and crcs == tuple([crc & _CRC_MASK for crc in map(crc32, bodies)])
     ):
-        return list(zip(sizes, repeat(topic), queues, numbers, flags, times_ms, properties))
-    return []
+        return AlikeHeads(size, topic, queues, numbers, flag, times_ms, properties)
+    return None
 
 
 def _heads_one_by_one(

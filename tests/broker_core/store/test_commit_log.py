@@ -7,7 +7,7 @@ from tests.broker_core.store.store_life import Life, flush, message, new_store
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
-from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
 SEGMENT = 512
@@ -102,6 +102,7 @@ def test_the_next_segment_is_made_ahead_when_the_newest_is_half_full() -> None:
     assert SECOND not in disk.files()
 
     append(log, 100)
+    write_all(log)
     log.prepare_segment()
     assert disk.size_of(SECOND) == SEGMENT
     operations = len(disk.operations)
@@ -279,3 +280,32 @@ def test_a_log_that_was_cut_at_its_begin_can_begin_elsewhere() -> None:
     assert append(log, 100) == log.start == 2 * SEGMENT
     write_all(log)
     assert list(disk.files()) == [f"commitlog/{2 * SEGMENT:020d}"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_loss_of_power_leaves_no_segment_without_the_one_before(seed: int) -> None:
+    """Several were begun without a sync between, as by a slave's copy of small segments."""
+    disk = MemoryDisk()
+    log = CommitLog(disk, SEGMENT)
+    for _ in range(4):
+        append(log, SEGMENT // 2 + 1)
+    batch = log.take_batch()
+    assert batch is not None
+    CommitLog.write_batch(batch)
+    disk.lose_power(Random(seed))
+
+    starts = CommitLog(disk, SEGMENT).segment_starts
+    assert starts == [number * SEGMENT for number in range(len(starts))]
+
+
+def test_a_segment_that_cannot_be_synced_before_the_next_one_ends_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_file: MemoryFile) -> None:
+        raise OSError("Input/output error")
+
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, SEGMENT // 2 + 1)
+    monkeypatch.setattr(MemoryFile, "sync", fail)
+    with pytest.raises(InvariantBroken, match="Input/output error"):
+        append(log, SEGMENT // 2 + 1)

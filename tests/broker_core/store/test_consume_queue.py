@@ -110,6 +110,21 @@ def test_a_queue_with_blank_units_only_knows_no_record() -> None:
     assert (queue.last_log_offset, queue.log_end) == (-1, 0)
 
 
+@pytest.mark.parametrize("size", [0x7FFFFFFF, 0x7FFF0000])
+def test_blank_units_of_which_a_crash_took_some_know_no_record(size: int) -> None:
+    """It may have taken a part of the last one, too, also of its size."""
+    disk = MemoryDisk()
+    blank = pack_unit(0, 0x7FFFFFFF, 0)
+    units = blank + bytes(20) + pack_unit(0, size, 0)
+    put(reopened(disk), 3, 1_000, 10, 0)
+    disk.place_file(f"{FOLDER}/{0:020d}", units.ljust(FILE_SIZE, b"\0"))
+
+    queue = reopened(disk)
+
+    assert (queue.first, queue.end) == (3, 3)
+    assert (queue.last_log_offset, queue.log_end) == (-1, 0)
+
+
 def test_units_of_one_turn_are_one_write() -> None:
     disk = MemoryDisk()
     queue = filled(disk, 1)

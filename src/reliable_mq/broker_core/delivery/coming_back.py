@@ -187,13 +187,14 @@ def _again(
     )
 
 
-def settle_popped(state: BrokerState) -> None:
+def settle_popped(state: BrokerState, now_ms: int) -> None:
     """Continue where the last broker over this store has ended, once it is open.
 
-    Its offsets may be older than its checkpoints. It may have put checkpoints into the revive
-    topic, as Apache's broker does.
+    Its offsets may be older than its checkpoints, and its table of topics older than the messages
+    that came back. It may have put checkpoints into the revive topic, as Apache's broker does.
     """
     begin_count(state)
+    _know_retry_topics(state, now_ms)
     state.popped.latest_ms = state.store.appender.last_time_ms
     _raise_offsets(state)
     _raise_by_orders(state)
@@ -210,6 +211,19 @@ def settle_popped(state: BrokerState) -> None:
         if begin < queue.end:
             # Not before these messages are back: until then a crash must find them here again.
             state.popped.revive_queues[queue_id] = queue.end - 1
+
+
+def _know_retry_topics(state: BrokerState, now_ms: int) -> None:
+    """Make retry topics again that have messages of a known group and topic.
+
+    A crash may have taken them from the table. A topic that was deleted has no messages.
+    """
+    topics = state.topics.by_name
+    for (name, _queue_id), queue in state.store.queues.items():
+        if is_retry_topic(name) and name not in topics and queue.first < queue.end:
+            sources = (popped_topic(name, group) for group in state.groups.by_name)
+            if any(source != name and source in topics for source in sources):
+                ensure_pop_retry_topic(state, name, now_ms)
 
 
 def _raise_offsets(state: BrokerState) -> None:

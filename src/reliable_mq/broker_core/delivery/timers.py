@@ -380,6 +380,9 @@ class Timers:
             self.followed.save()
             return
         self.ended.stored(self._store.log.end)
+        if not files.flush_at_last():  # the next start takes these messages up again
+            files.close()
+            return
         waiting = {position for bucket in self._buckets.values() for position in bucket}
         waiting.update(self.revival.positions())
         leave_done(

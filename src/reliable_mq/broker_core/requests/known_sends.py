@@ -4,6 +4,9 @@ Receives what `SendShapes` has recognised. Stores exactly what `send_message` wo
 of them, and answers the same. Whatever the broker has to decide about a message is left to that.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import topic_fault
 from reliable_mq.broker_core.requests.send import is_plain, plain_lane
@@ -16,6 +19,7 @@ from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from reliable_mq.wire.record_encode import RecordForm
 
 _UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
+_NO_LANES: Mapping[bytes, Lane] = {}
 FEW = 4  # fewer sends cost less one by one than as columns
 
 
@@ -43,22 +47,21 @@ def _send_few(
     state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
 ) -> int:
     """Store some sends one by one; return how many."""
-    shape, lanes = sends.shape, state.topics.plain_lanes
-    form, topic, append = shape.form, shape.header.topic, state.store.appender.append_one
-    bodies, count = sends.bodies, 0
+    shape, topic, bodies, count = sends.shape, sends.shape.header.topic, sends.bodies, 0
+    lanes = state.topics.lanes_by_text.get(topic, _NO_LANES)
+    form, append = shape.form, state.store.appender.append_one
     for values in sends.rows():
-        body = bodies[count]
-        queue_id, born_time_ms, key, opaque = shape.fields(values)
-        lane = lanes.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
+        queue, time, key, opaque = shape.pick(values)
+        lane = lanes.get(queue) or _lane(state, topic, queue)
         if lane is None:
             break
         try:
-            offset, number, end = append(lane, form, body, born_time_ms, key, now_ms)
+            offset, number, end = append(lane, form, bodies[count], int(time), key, now_ms)
         except (OSError, StoreError):  # nothing was stored; `send_message` finds that, and tells it
             break
         if not shape.flag & ONE_WAY_FLAG:
-            numbers = offset, queue_id, number, opaque
-            frame = state.send_reply.encode_plain(shape.serialize_type, numbers)
+            encode = state.send_reply.encode_text
+            frame = encode(shape.serialize_type, offset, queue, number, opaque)
             state.answers.when_stored(connection.id, end, frame)
         count += 1
     return count
@@ -70,15 +73,14 @@ def _send_columns(
     """Store all sends together; return False, and do nothing, if they must be looked at alone."""
     shape, bodies = sends.shape, sends.bodies
     queues, born_times, keys, opaques = shape.pick(sends.by_place())
-    topic, known = shape.header.topic, state.topics.plain_lanes
-    lanes: list[Lane] = []
-    for queue_id in map(int, queues):
-        lane = known.get((topic, queue_id)) or plain_lane(state, topic, queue_id)
-        if lane is None:
-            return False
-        lanes.append(lane)
+    lanes = _lanes(state, shape.header.topic, queues)
+    if lanes is None:
+        return False
+    time = born_times[0]
+    is_same = born_times.count(time) == len(bodies)
+    times = [int(time)] * len(bodies) if is_same else list(map(int, born_times))
     append = state.store.appender.append_known
-    appended = append(lanes, shape.form, bodies, list(map(int, born_times)), keys, now_ms)
+    appended = append(lanes, shape.form, bodies, times, keys, now_ms)
     if appended is None:
         return False
     offsets, numbers, end = appended
@@ -91,6 +93,23 @@ def _send_columns(
         )
         state.answers.all_when_stored(connection.id, end, frames)
     return True
+
+
+def _lanes(state: BrokerState, topic: str, queues: Sequence[bytes]) -> list[Lane] | None:
+    """Return the lanes of queues, whose numbers stand as in a frame; None: one is not plain."""
+    known = state.topics.lanes_by_text.get(topic, _NO_LANES)
+    lanes = list(map(known.get, queues))
+    if None in lanes:
+        lanes = [known.get(queue) or _lane(state, topic, queue) for queue in queues]
+    return None if None in lanes else cast("list[Lane]", lanes)
+
+
+def _lane(state: BrokerState, topic: str, queue: bytes) -> Lane | None:
+    """Return, and cache, the lane of a queue; None: it is not plain."""
+    lane = plain_lane(state, topic, int(queue))
+    if lane is not None:
+        state.topics.lanes_by_text.setdefault(topic, {})[queue] = lane
+    return lane
 
 
 def plain_form(state: BrokerState, host: bytes, sends: KnownSends) -> RecordForm | None:

@@ -4,8 +4,8 @@ Receives fields of messages. Returns records, places, and the units for each que
 are stored. The parts that all records of a queue share are encoded once, in its lane.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
 
 import msgspec
 
@@ -19,12 +19,11 @@ from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import pack_unit
 from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane, LaneKey
-from reliable_mq.errors import InvariantBroken, MessageRefused
+from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
 from reliable_mq.wire.record_encode import RecordForm, record_size, record_sizes
 from reliable_mq.wire.record_run import RecordRun
-from reliable_mq.wire.record_scan import SizedHead
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
@@ -63,12 +62,10 @@ class Appender:
     """
 
     def __init__(self, log: CommitLog, store_host: bytes, delays_ms: Mapping[int, int]) -> None:
-        self._log = log
-        self._store_host = store_host
+        self._log, self._store_host, self.delays_ms = log, store_host, delays_ms
         self._own_size = HOSTLESS_SIZE + len(store_host)  # bytes that all records have
-        self._delays_ms = delays_ms
         self.lanes: dict[LaneKey, Lane] = {}
-        self.last_time_ms, self._last_record = 0, -1
+        self.last_time_ms, self.last_record = 0, -1
         self._open_lanes: list[Lane] = []
         self.begun = 0
         self.end_of: Callable[[LaneKey], int] = lambda _key: 0  # the store sets it
@@ -76,8 +73,7 @@ class Appender:
     def lane(self, topic: str, queue_id: int) -> Lane:
         """Return the lane of a queue; a new lane begins where the queue ends."""
         key = (topic, queue_id)
-        lane = self.lanes.get(key)
-        if lane is None:
+        if (lane := self.lanes.get(key)) is None:
             lane = self.lanes[key] = Lane(topic, queue_id, self.end_of(key))
         return lane
 
@@ -153,12 +149,12 @@ class Appender:
         )
         log.add(record)
         self.last_time_ms = time_ms
-        self._last_record = offset
+        self.last_record = offset
         if has_unit:
             lane.next = queue_offset + 1
             code = 0
             if TAGS_NAME in properties or lane.topic == SCHEDULE_TOPIC:
-                code = queue_tags_code(lane.topic, properties, time_ms, self._delays_ms)
+                code = queue_tags_code(lane.topic, properties, time_ms, self.delays_ms)
             self._add_unit(lane, queue_offset, offset, size, code)
         return AppendResult(offset, queue_offset, offset + size)
 
@@ -172,7 +168,7 @@ class Appender:
         log.add(
             form.record_of(size, lane.queue_id, number, offset, born_time_ms, time_ms, body, key)
         )
-        self.last_time_ms, self._last_record = time_ms, offset
+        self.last_time_ms, self.last_record = time_ms, offset
         lane.next = number + 1
         self._add_unit(lane, number, offset, size, form.tags_code)
         return offset, number, offset + size
@@ -189,10 +185,8 @@ class Appender:
         """`append` of messages whose records have one form, and units (the hot path of sends).
 
         Args:
-            lanes: the queue of each message, of the topic of the form.
+            lanes, bodies, born_times_ms: queue, body and time of birth of each message.
             form: encodes the records. With its body, each must keep the limits of the format.
-            bodies: of each message.
-            born_times_ms: when the producer made each message.
             keys: the unique key of each message, of the size that the form knows.
             now_ms: the time.
 
@@ -201,24 +195,31 @@ class Appender:
             of them fit into this file of the log; nothing was appended.
         """
         log, shared = self._log, form.size
-        sizes = [shared + len(body) for body in bodies]
-        total = sum(sizes)
+        total = sum(sizes := [shared + len(body) for body in bodies])
         if not log.has_room_for(total):
             return None
         time_ms = self.last_time_ms = max(self.last_time_ms, now_ms)
         begin = log.room_for(total)
-        offsets = list(accumulate(sizes[:-1], initial=begin))
+        offsets: Sequence[int] = range(begin, begin + total, sizes[0])
+        if sizes.count(sizes[0]) < len(sizes):
+            offsets = list(accumulate(sizes[:-1], initial=begin))
         numbers: list[int] = []
         for lane, offset, size in zip(lanes, offsets, sizes, strict=True):
             number = lane.next
-            self._add_unit(lane, number, offset, size, form.tags_code)
             lane.next = number + 1
             numbers.append(number)
+            if (arrivals := lane.arrivals) is None:
+                self._add_unit(lane, number, offset, size, form.tags_code)
+                continue
+            arrivals.units.append(pack_unit(offset, size, form.tags_code))
+            arrivals.tags_codes.add(form.tags_code)
+            arrivals.last_log_offset, arrivals.log_end = offset, offset + size
+            arrivals.size += size
         queue_ids = [lane.queue_id for lane in lanes]
         log.add(
             form.encode(sizes, queue_ids, numbers, offsets, born_times_ms, time_ms, bodies, keys)
         )
-        self._last_record = offsets[-1]
+        self.last_record = offsets[-1]
         return offsets, numbers, begin + total
 
     def _add_unit(self, lane: Lane, number: int, offset: int, size: int, code: int) -> None:
@@ -276,8 +277,8 @@ class Appender:
         )
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
         if codes is None:
-            codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
-        self._add_units(lane, offsets, sizes, codes)
+            codes = queue_tags_codes(lane.topic, properties, time_ms, self.delays_ms)
+        self._add_units(lane, offsets, begin + total, map(pack_unit, offsets, sizes, codes), codes)
         return AppendResult(begin, first, begin + total), offsets
 
     def append_alike(
@@ -292,10 +293,11 @@ class Appender:
         """`append_batch` of messages whose records have one form and one size."""
         size, count, first = form.size + len(bodies[0]), len(bodies), lane.next
         begin, time_ms = self._room_for_batch(size * count, now_ms)
-        end = begin + size * count
-        offsets, numbers = range(begin, end, size), (lane.queue_id, first)
+        offsets = range(begin, end := begin + size * count, size)
+        numbers = lane.queue_id, first
         self._log.add(form.encode_batch(*numbers, offsets, born_time_ms, time_ms, bodies, keys))
-        self._add_units(lane, offsets, [size] * count, [form.tags_code] * count)
+        units = map(pack_unit, offsets, repeat(size), repeat(form.tags_code))
+        self._add_units(lane, offsets, end, units, (form.tags_code,))
         return AppendResult(begin, first, end), offsets
 
     def _room_for_batch(self, total: int, now_ms: int) -> tuple[int, int]:
@@ -308,70 +310,24 @@ class Appender:
         return self._log.room_for(total), self.last_time_ms
 
     def _add_units(
-        self, lane: Lane, offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]
+        self,
+        lane: Lane,
+        offsets: Sequence[int],
+        end: int,
+        units: Iterable[bytes],
+        codes: Iterable[int],
     ) -> None:
         """Add the units of the next messages of a queue, whose records are the log's last ones."""
-        first, last = lane.next, offsets[-1]
-        arrivals = lane.arrivals or self._open(lane, first)
-        self._last_record, lane.next = last, first + len(offsets)
-        arrivals.units += map(pack_unit, offsets, sizes, codes)
+        first = lane.next
+        arrivals = lane.arrivals or self.open(lane, first)
+        self.last_record, lane.next = offsets[-1], first + len(offsets)
+        arrivals.units += units
         arrivals.tags_codes.update(codes)
-        arrivals.last_log_offset = last
-        arrivals.log_end = last + sizes[-1]
-        arrivals.size += arrivals.log_end - offsets[0]
+        arrivals.last_log_offset, arrivals.log_end = offsets[-1], end
+        arrivals.size += end - offsets[0]
 
-    def append_copied(
-        self,
-        offset: int,
-        records: bytes,
-        heads: Sequence[SizedHead],
-        join: Callable[[Lane, int, int], None],
-    ) -> None:
-        """Append whole records of a master's log, at the same places in log and queues.
-
-        Args:
-            offset: of the first one in the log.
-            records: their bytes, one after another.
-            heads: theirs.
-            join: lets the queue of a record end where the record's message begins, or raises. It
-                receives the lane, the number of the message, and the log offset of the record.
-
-        Raises:
-            InvariantBroken: when the log does not end there. Nothing was appended then.
-            ReplicationError: from `join`. Only the records before were appended then.
-        """
-        log = self._log
-        if log.end != offset or log.room_for(len(records)) != offset:
-            raise InvariantBroken(f"S1: a copy for {offset} at the log's end {log.end}")
-        lanes, at, last, newest_ms = self.lanes, offset, self._last_record, self.last_time_ms
-        try:
-            for size, topic, queue_id, number, sys_flag, time_ms, properties in heads:
-                if sys_flag & TRANSACTION_MASK not in UNQUEUED:
-                    lane = lanes.get((topic, queue_id)) or self.lane(topic, queue_id)
-                    if lane.next != number:
-                        join(lane, number, at)
-                    lane.next = number + 1
-                    code = 0
-                    if TAGS_NAME in properties or topic == SCHEDULE_TOPIC:
-                        code = queue_tags_code(topic, properties, time_ms, self._delays_ms)
-                    arrivals = lane.arrivals or self._open(lane, number)
-                    arrivals.units.append(pack_unit(at, size, code))
-                    arrivals.tags_codes.add(code)
-                    arrivals.last_log_offset = at
-                    arrivals.log_end = at + size
-                    arrivals.size += size
-                if time_ms > newest_ms:  # noqa: PLR1730 - a call of max() takes a seventh of the loop
-                    newest_ms = time_ms
-                last = at
-                at += size
-        finally:
-            self._last_record, self.last_time_ms = last, newest_ms
-            if at - offset < len(records):
-                records = records[: at - offset]
-                log.room_for(len(records))
-            log.add(records)
-
-    def _open(self, lane: Lane, first: int) -> Arrivals:
+    def open(self, lane: Lane, first: int) -> Arrivals:
+        """Return what takes the units of a lane, from message `first` on, in this batch."""
         arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)
         lane.arrivals = arrivals
         self._open_lanes.append(lane)
@@ -390,4 +346,4 @@ class Appender:
             if lane.arrivals is not None:
                 arrivals.append(lane.arrivals)
                 lane.arrivals = None
-        return batch, Dispatch(batch.end, self._last_record, self.last_time_ms, arrivals)
+        return batch, Dispatch(batch.end, self.last_record, self.last_time_ms, arrivals)

@@ -81,8 +81,7 @@ class CommitLog:
         if names and self._disk.size_of(segment_path(int(names[-1]))) == 0:
             names.pop()  # the process died while it created this file
         for name in names:
-            path = f"{FOLDER}/{name}"
-            first = int(name)
+            path, first = f"{FOLDER}/{name}", int(name)
             expected = self._firsts[-1] + self._segment_size if self._firsts else first
             size = self._disk.size_of(path)
             if size != self._segment_size:
@@ -211,6 +210,11 @@ class CommitLog:
     def _begin_segment(self) -> None:
         """End the newest segment, and begin a write in the next one."""
         rest = self.capacity_end - self.end
+        if self._firsts and self._firsts[-1] >= self.durable:
+            try:  # a loss of power may leave the next file: never without this one
+                self._segments[-1].sync()
+            except OSError as error:  # the next sync would say nothing of it
+                raise InvariantBroken(f"S1: the log at {self.end}: {error}") from error
         segment = self._next_segment()  # may raise, so nothing may be changed before
         if rest:
             self._extend_write()
@@ -227,8 +231,7 @@ class CommitLog:
     def _next_segment(self) -> DiskFile:
         first = self.capacity_end
         if self._spare and self._spare[0] == first:
-            segment = self._spare[1]
-            self._spare = None
+            segment, self._spare = self._spare[1], None
             return segment
         return self._disk.open(segment_path(first), self._segment_size)
 
@@ -249,8 +252,7 @@ class CommitLog:
         """Return the records since the last call, or None."""
         if not self.pending:
             return None
-        batch = LogBatch(self.pending, self.end)
-        self.pending = []
+        batch, self.pending = LogBatch(self.pending, self.end), []
         return batch
 
     @staticmethod
@@ -262,10 +264,9 @@ class CommitLog:
             has_zeros: whether to write zeros ahead of the next batch: a sync of little is faster.
         """
         for each in batch.writes:
-            segment = each.segment
-            segment.write(each.at, each.parts)
+            each.segment.write(each.at, each.parts)
             if has_zeros:
-                segment.write_ahead(each.at + sum(map(len, each.parts)))
+                each.segment.write_ahead(each.at + sum(map(len, each.parts)))
 
     @staticmethod
     def sync(batch: LogBatch) -> None:

@@ -23,7 +23,7 @@ from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.progress import SeenExtent
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
-from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE, FRAME_SIZE_MAX
 
 _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
@@ -90,7 +90,7 @@ class ConsumeQueue:
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
         self._used: dict[int, DiskFile] = {}
         self._looked_at = -1  # the file that a look has shown, before its first use
-        self._dirty: set[int] = set()
+        self._dirty: dict[int, None] = {}  # files with unsynced units; smaller than an empty set
         self._gathered: list[bytes] = []  # the last units before `end`, not written yet
         self.begin = self.first = self.end = origin.begin
         self.last_log_offset = -1
@@ -130,6 +130,8 @@ class ConsumeQueue:
         if self.is_contiguous:
             self.end = self._first_that(lambda unit: unit.commit_log_offset < 0 or not unit.size)
             self.first = self._first_that(lambda unit: unit != _BLANK)
+            if self.end > self.first and self.unit(self.end - 1).size > FRAME_SIZE_MAX:
+                self.first = self.end  # there are only blank units, and a crash took some of them
             self._set_end(self.end)
 
     @property
@@ -236,7 +238,7 @@ class ConsumeQueue:
                 if not is_out_of_room(error):
                     raise
                 break
-            self._dirty.add(number)
+            self._dirty[number] = None
             index += len(group) // CONSUME_QUEUE_UNIT_SIZE
             units = units[len(group) :]
         self._gathered = [
@@ -282,7 +284,7 @@ class ConsumeQueue:
             number, at = self._place(index)
             group = units[: self._per_file - index % self._per_file]
             self._file(number).write(at, (b"".join(group),))
-            self._dirty.add(number)
+            self._dirty[number] = None
             index += len(group)
             units = units[len(group) :]
         self._gathered = []
@@ -303,7 +305,7 @@ class ConsumeQueue:
         """Replace the unit of a message."""
         number, at = self._place(index)
         self._file(number).write(at, (pack_unit(*unit),))
-        self._dirty.add(number)
+        self._dirty[number] = None
         self._set_end(self.end)
 
     def units(self, index: int, count: int) -> list[QueueUnit]:
@@ -341,10 +343,10 @@ class ConsumeQueue:
         for number in sorted(self._files, reverse=True):
             if number > keep or (number == keep and at == 0 and number > min(self._files)):
                 self._files.pop(number).close()
-                self._dirty.discard(number)
+                self._dirty.pop(number, None)
                 self._disk.remove(self.path_of_file(number))
         if keep in self._files and not self._files[keep].clear(at):
-            self._dirty.add(keep)
+            self._dirty[keep] = None
         self._set_end(end)
 
     def trim(self, log_start: int) -> list[tuple[DiskFile, str]]:
@@ -362,7 +364,8 @@ class ConsumeQueue:
         self.first = self.index_of(log_start)
         kept = min(self.first // self._per_file, max(self._files))
         gone = [number for number in sorted(self._files) if number < kept]
-        self._dirty.difference_update(gone)
+        for number in gone:
+            self._dirty.pop(number, None)
         return [(self._files.pop(number), self.path_of_file(number)) for number in gone]
 
     def take_files(self) -> list[tuple[DiskFile, str]]:

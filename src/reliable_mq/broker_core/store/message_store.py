@@ -7,6 +7,7 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import Appender, AppendResult, StoredMessage
@@ -14,7 +15,7 @@ from reliable_mq.broker_core.store.checkpoint import load_checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
-from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_files
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room, sync_together
 from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
@@ -33,7 +34,6 @@ from reliable_mq.wire.record import Record, decode_record
 log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
-_MANY_FILES = 64  # from so many files on, writing back everything costs less than their syncs
 _WRITTEN_AT_CLOSE = 5_000  # queues; a new one takes a ms or more
 
 
@@ -184,12 +184,11 @@ class MessageStore:
         key = (topic, queue_id)
         queue = self.queues.get(key)
         if queue is None:
-            folder = f"{FOLDER}/{topic}/{queue_id}"
             size = self._queue_file_size
             origin = self.deletions.origin(self._disk, topic, queue_id, size)
             queue = ConsumeQueue(self._disk, topic, queue_id, size, origin)
             self.queues[key] = queue
-            self._stale += [f"{folder}/{name}" for name in origin.stale]
+            self._stale += [f"{FOLDER}/{topic}/{queue_id}/{name}" for name in origin.stale]
         return queue
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -307,6 +306,10 @@ class MessageStore:
         """Return what is dispatched now; see `StoreMark`."""
         return StoreMark(self._dispatched, self.upkeep.unwritten, self.upkeep.lacks)
 
+    def begin_queue_sync(self, count: int) -> Callable[[], None]:
+        """Return the job that syncs what was written of `count` queues, in any thread."""
+        return partial(sync_together, self._disk, self.upkeep.take_unsynced(count))
+
     def begin_checkpoint(self, mark: StoreMark | None = None) -> Callable[[], None]:
         """Return the job of a checkpoint of what was marked; default: of the current state.
 
@@ -329,16 +332,13 @@ class MessageStore:
         # A full disk must not keep old segments because the newest units have no room.
         marked = self._progress(mark.dispatched) if is_written else self._noted
         progress = marked.with_start(self.log.start)
-        noted = self._noted.log_start, self._noted.log_end
-        is_news = (progress.log_start, progress.log_end) != noted
-        # `open` has synced everything that it found.
-        segments = self.log.segments_from(max(self._noted.log_end, self._opened_end))
+        before = self._noted
+        is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
+        segments = self.log.segments_from(max(before.log_end, self._opened_end))  # see `open`
         index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
-            if len(unsynced) >= _MANY_FILES:
-                self._disk.write_back()
-            sync_files((*segments, *unsynced, *index_files))
+            sync_together(self._disk, (*segments, *unsynced, *index_files))
             try:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0

@@ -226,6 +226,15 @@ class TimerStore:
         """Write the new entries."""
         self._log.flush()
 
+    def flush_at_last(self) -> bool:
+        """Write the new entries; return whether there was room for them."""
+        try:
+            self._log.flush()
+        except (OSError, StoreError) as error:
+            if not is_out_of_room(error):
+                raise
+        return self._log.is_flushed
+
     def next_used(self, slot_ms: int, until_ms: int) -> int:
         """Return the first time from `slot_ms` on with a maybe used slot, at most `until_ms`."""
         return self._wheel.next_used(slot_ms, until_ms)

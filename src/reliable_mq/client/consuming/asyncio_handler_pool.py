@@ -56,6 +56,8 @@ HANDED_ON_SECONDS = 10.0
 
 SHORT_SECONDS = 0.05
 """If recent calls took longer per message, there is no series."""
+SERIES_SECONDS = 0.4
+"""A series is so short that its last message begins about within this time."""
 PATIENCE_SECONDS = 0.01
 """How long messages wait for a busy worker task."""
 EAGER = 2
@@ -111,7 +113,13 @@ class HandlerPool:
         """Return how many of `ready` messages one of the `free` worker tasks gets."""
         if not self.may_take_series:
             return self._batch
-        return max(1, min(self._series, -(-ready // free)))
+        return max(1, min(self._series_max, -(-ready // free)))
+
+    @property
+    def _series_max(self) -> int:
+        if self._series * self._seconds <= SERIES_SECONDS:
+            return self._series
+        return int(SERIES_SECONDS / self._seconds)
 
 
 class HandlerCall:
