@@ -388,13 +388,13 @@ def test_of_a_group_that_moved_the_row_in_each_database_is_skipped(
         for each in {row["message_id"], rows[name]["message_id"]}:
             attempt = log(row, message_id=each, state=0, consume_date=None)
             insert_rows(database, "consume_log", attempt)
-    ids = [row["message_id"], message_id(2), "nobody"]
-    done: dict[str, str] = {}
+    ids, done = [row["message_id"], message_id(2), "nobody"], dict[str, str]()
     for part in SkipActions(mq.databases, "billing", actor="ada", why="moved").skip(ids):
         done |= part
     none = "billing has not received it, or has no row of it"
     assert done == {ids[0]: "", ids[1]: "", "nobody": none}
     for database in mq.databases.values():
         with database.engine.connect() as connection:
-            assert all(map(is_skipped, connection.execute(select(database.logs)).mappings()))
+            logs = connection.execute(select(database.logs)).mappings().all()
+            assert all(is_skipped(dict(each)) for each in logs)
     mq.close()

@@ -48,7 +48,7 @@ def handler(payload: dict[str, Any]) -> None: ...
         ("tag", "paid|refunded", r"tags are separated by \|\|, as 'a \|\| b'"),
         ("tag", "a || b|c", r"tags are separated by \|\|"),
         ("tag", "a|||b", r"tags are separated by \|\|"),
-        ("group", ["payments"], "consumer group .* is not a legal name"),
+        ("group", ["payments"], "a handler has one topic and one group"),
     ],
 )
 def test_an_option_of_a_consumer_is_refused_when_it_is_declared(

@@ -29,7 +29,7 @@ from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.request_signature import add_signature
 
-EVERYTHING = AuditFilter(since=None, until=None, actor="", action="", text="", is_changed=False)
+EVERYTHING = AuditFilter()
 
 
 def registration(number: int, topics: int = 2, counter: int = 1) -> Command:

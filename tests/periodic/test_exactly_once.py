@@ -1,5 +1,6 @@
 """Each tick has its messages once: many schedulers, clocks that jump, deaths at every step."""
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -215,6 +216,8 @@ def test_each_tick_has_its_message_once_whichever_step_is_the_last(
         except Killed:
             mortal.database.engine.dispose(close=False)
         mortal.close()
+        del mortal
+        gc.collect()  # it closes what the system would close after the death of a process
 
         survivor = begin(message)
         survivor.run(now + 1)

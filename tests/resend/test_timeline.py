@@ -7,7 +7,7 @@ from sqlalchemy import MetaData, insert
 from tests.console.planted_rows import run as planted_run
 from tests.resend.worlds import MAX, World
 
-from reliable_mq.database.row_values import StubStatus
+from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_run_tables import finding_table, run_table
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.escalate.escalation import Escalation, EscalationKind
@@ -252,6 +252,10 @@ def test_what_happened_in_one_moment_is_in_the_order_of_cause_and_effect() -> No
         "create_date": moment,
         "consume_date": moment + timedelta(milliseconds=4),
         "failures": None,
+        "message_id": "m",
+        "state": LogState.CONSUMED,
+        "owner": None,
+        "duplicate_of": None,
     }
     stored = record("orders", int((moment - EPOCH) / timedelta(milliseconds=1)) / 1000)
 

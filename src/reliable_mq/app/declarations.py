@@ -261,7 +261,7 @@ class Declarations:
         """Register a handler; see `ReliableMQ.consumer`."""
         for what, given in (("topic", options["topic"]), ("group", group)):
             if isinstance(given, Collection) and not isinstance(given, str):
-                raise UsageError(
+                raise ConfigurationError(
                     f"{what}={given!r:.100}: a handler has one topic and one group; write one for "
                     "each, which calls what they share"
                 )
