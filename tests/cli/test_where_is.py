@@ -129,7 +129,7 @@ def test_several_messages_of_a_key_are_listed(call: Call) -> None:
     rows = json.loads(call("stub", "show", "4712", "--json")[1])
 
     assert code == DONE
-    assert out.startswith("2 messages have 4712 as their key or header\n")
+    assert out.startswith("2 messages have 4712 as their key, correlation id or header\n")
     assert "to see one of them: reliable-mq stub show MESSAGE_ID" in out
     assert {row["tag"] for row in rows} == {"placed", "sent"}
     assert {row["state"] for row in rows} == {"settled: consumed by mail and payments"}

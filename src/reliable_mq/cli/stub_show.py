@@ -147,7 +147,7 @@ def _print_matches(
         for row in rows:
             row["groups"] = ", ".join(row["groups"])
             row["age"] = age_of(row["time"], now)
-        say(f"{len(rows)} messages have {key} as their key or header")
+        say(f"{len(rows)} messages have {key} as their key, correlation id or header")
     print_rows(rows, MATCHES, as_json=as_json)
     if not as_json:
         say(f"to see one of them: {typed('stub show MESSAGE_ID', found_by)}")

@@ -66,7 +66,8 @@ def _preview(views: dict[str, SkipView], *, as_json: bool) -> None:
     for message_id, view in views.items():
         is_running = view.case is SkipCase.RUNNING
         would = "would be skipped" + (f", and is handled right now by {view.owner}" * is_running)
-        say(f"{message_id} {view.says or would}")
+        says = f"would not be skipped: {view.says}" if view.says else would
+        say(f"{message_id} {says}")
 
 
 def _print(done: dict[str, str], total: int, *, as_json: bool) -> None:
