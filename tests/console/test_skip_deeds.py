@@ -192,18 +192,34 @@ def command(*words: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, s
 def test_the_command_does_the_same(shop: ReliableMQ, capfd: pytest.CaptureFixture[str]) -> None:
     url = shop.database.url.render_as_string(hide_password=False)
     place = ("--group", "billing", "--db", url)
+    note = ("--note", "refunded")
     ids = [message_id(0), message_id(10), "none"]
     code, out, err = command("stub", "skip", *ids, *place, "--dry-run", capfd=capfd)
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == f"{message_id(0)} would be skipped"
-    code, out, _ = command("stub", "skip", *ids, *place, "--by", "ada", "--yes", capfd=capfd)
+    code, out, _ = command("stub", "skip", *ids, *place, *note, "--by", "ada", capfd=capfd)
     assert code == 1
     said = out.splitlines()
     assert said[0] == f"{message_id(0)} is skipped"
     assert said[1].startswith(f"{message_id(10)} is not skipped: billing has consumed it already")
     assert said[2] == "none is not skipped: billing has not received it, or has no row of it"
-    code, _, err = command("stub", "skip", ids[0], "--group", "bill", "--db", url, capfd=capfd)
+    code, _, err = command(
+        "stub", "skip", ids[0], "--group", "bill", *place[2:], *note, capfd=capfd
+    )
     assert code == 2
     assert "group bill has no row in the consume logs of main" in err
-    code, out, _ = command("stub", "skip", message_id(1), *place, "--json", capfd=capfd)
+    code, out, _ = command("stub", "skip", message_id(1), *place, *note, "--json", capfd=capfd)
     assert (code, json.loads(out)) == (0, {message_id(1): True})
+
+
+@pytest.mark.parametrize("note", [(), ("--note", ""), ("--note", " \t")])
+def test_the_command_needs_a_reason(
+    shop: ReliableMQ, capfd: pytest.CaptureFixture[str], note: tuple[str, ...]
+) -> None:
+    url = shop.database.url.render_as_string(hide_password=False)
+    words = ("stub", "skip", message_id(0), "--group", "billing", "--db", url, *note)
+    code, out, err = command(*words, "--yes", capfd=capfd)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "give the reason: --note 'why'" in err
+    code, out, _ = command(*words, "--dry-run", capfd=capfd)
+    assert (code, out.splitlines()[0]) == (0, f"{message_id(0)} would be skipped")

@@ -10,8 +10,18 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_skip_actions import SkipActions
 from reliable_mq.escalate.sql_skips import SKIPPABLE, SkipCase, SkipView
+
+Reason = Annotated[
+    str,
+    typer.Option(
+        "--note",
+        help="The reason; kept in the row and in the audit. Only --dry-run needs none.",
+        show_default=False,
+    ),
+]
 
 
 @takes_options_of(options.place_of, "place")
@@ -23,7 +33,7 @@ def skip(
     database_name: options.Name = "",
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
-    note: options.Note = "",
+    note: Reason = "",
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
@@ -33,6 +43,8 @@ def skip(
     group no more. What the handler does right now is rolled back. Other groups are not concerned.
     Exits with 1 if a message was not skipped.
     """
+    if not (dry_run or note.strip()):
+        raise UsageError("give the reason: --note 'why'; nothing takes a skip back")
     with opened(place, name=database_name) as found:
         databases = {database_name: found.database} if database_name else found.databases
         actions = SkipActions(databases, group, actor=by or actor(), why=note)
