@@ -58,6 +58,12 @@ def test_marked_attempts_are_skipped_and_their_stubs_confirmed(
     found = rows(client)
     states = [found[message_id(number)]["state"] for number in range(3)]
     assert states == ["SKIPPED", "SKIPPED", "RECEIVED"]
+    assert (found[message_id(0)]["consume_date"], found[message_id(2)]["skip_date"]) == (None, None)
+    told = found[message_id(0)]
+    assert f", at {told['skip_date'][:19].replace(' ', 'T')}Z" in told["failure"]
+    assert [*rows(client, "&state=skipped")] == [message_id(1), message_id(0)]
+    assert [*rows(client, "&state=consumed")] == [message_id(10)]
+    assert len(rows(client, "&state=received")) == 8
     status = shop.database.stubs.c
     with shop.database.engine.connect() as connection:
         wanted = select(status.message_id).where(status.status == 1).order_by(status.message_id)
@@ -101,7 +107,8 @@ def test_of_a_filter_dead_letters_are_left_and_not_counted(
     ("query", "says"),
     [
         ({}, "name a group in the filter"),
-        ({"group": "billing", "state": "consumed"}, "what is consumed is not skipped"),
+        ({"group": "billing", "state": "consumed"}, "what is consumed cannot be skipped"),
+        ({"group": "billing", "state": "skipped"}, "what is skipped cannot be skipped"),
         ({"group": "stock"}, "nothing would be skipped"),
     ],
 )
@@ -163,6 +170,8 @@ def test_the_page_of_a_message_leads_to_the_skip(shop: ReliableMQ, browse: Brows
     assert client.get(place.replace("&amp;", "&")).text.count('name="id"') == 1
     assert done(client, SKIP, ids=marked(0)) == {"done": 1}
     page = client.get(f"/message?id={message_id(0)}").text
+    assert 'Effect <span class="hidden">: skipped by a person</span>' in page
+    assert '<p class="time"><span class="none">skipped by a person</span></p>' in page
     assert "Skip it for this group" not in page
     assert "skipped by " in page
     assert "Skip it for this group" not in client.get(f"/message?id={message_id(10)}").text

@@ -96,8 +96,9 @@ def _pages(sources: ConsoleSources, chosen: Chosen) -> Iterator[Sequence[Mapping
     """Yield the attempts without an effect that the filter matches, page by page."""
     if not chosen.query.get("group"):
         raise NothingToDo("name a group in the filter: only for one group all can be skipped")
-    if chosen.query.get("state") == "consumed":
-        raise NothingToDo("what is consumed is not skipped: take the state out of the filter")
+    state = chosen.query.get("state")
+    if state in ("consumed", "skipped"):
+        raise NothingToDo(f"what is {state} cannot be skipped: take the state out of the filter")
     wanted = wanted_of(LOGS, [*chosen.query.items()], list(sources.databases))
     wanted = wanted._replace(
         values={**wanted.values, "state": "received"}, database=chosen.database, limit=EXPORT_ROWS
