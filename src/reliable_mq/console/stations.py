@@ -180,10 +180,10 @@ def _effect(history: MessageHistory) -> Station:
         return Station("Effect", reached, (*evidence, f"missing: {', '.join(missing)}"))
     if not wanted:
         return Station("Effect", Reached.DONE, ("No group has to consume it.",))
-    if skipped:
-        return Station("Effect", Reached.SKIPPED, evidence)
     owners = sorted({log["owner"] for log in history.logs if log["state"] and log["owner"]})
-    return Station("Effect", Reached.DONE, evidence, max(done.values()), ", ".join(owners))
+    reached = Reached.SKIPPED if skipped else Reached.DONE
+    times = [time for group, time in done.items() if group not in skipped]
+    return Station("Effect", reached, evidence, max(times, default=None), ", ".join(owners))
 
 
 def _confirmed(history: MessageHistory) -> Station:
