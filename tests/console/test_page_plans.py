@@ -41,6 +41,7 @@ SELECT CASE WHEN seq % 2 = 0 THEN 'billing' ELSE 'stock' END, message_id, topic,
     CASE WHEN seq % 100 = 0 THEN 0 ELSE 1 END, 1, create_date,
     CASE WHEN seq % 6000 = 2 THEN 'late' END FROM rmq_message_stub
 """
+SKIPPED = 'UPDATE rmq_consume_log SET duplicate_of = message_id WHERE "offset" IN (77, 14077)'
 ESCALATIONS = """
 INSERT INTO rmq_escalation (kind, message_id, topic, reason, create_date)
 SELECT 'stuck', message_id, topic, '', create_date FROM rmq_message_stub
@@ -78,7 +79,7 @@ def large(mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch) -> ReliableMQ:
     monkeypatch.setattr(sql_stub_ways, "FEW_TOGETHER", FEW)
     with mq.database.engine.begin() as connection:
         connection.execute(text(STUBS), {"rows": ROWS, "now": NOW})
-        for statement in (LOGS, ESCALATIONS, AUDIT, FINDINGS):
+        for statement in (LOGS, SKIPPED, ESCALATIONS, AUDIT, FINDINGS):
             connection.execute(text(statement))
     for number in range(2):
         insert_rows(mq.database, "reconcile_run", run(run_id=f"run-{number}", findings=1))
@@ -148,6 +149,9 @@ ADDRESSES = (
     "/consume-logs?group=billing&failed=yes",
     "/consume-logs?state=received",
     "/consume-logs?state=received&topic=none",
+    "/consume-logs?state=consumed",
+    "/consume-logs?state=skipped",
+    "/consume-logs?state=skipped&group=billing",
     "/consume-logs?failed=yes",
     "/consume-logs?group=stock&failed=yes",
     "/consume-logs?group=stock&topic=none",
@@ -191,6 +195,9 @@ def test_every_page_reads_a_bounded_number_of_rows(large: ReliableMQ, browse: Br
         ("/stubs?status=unconfirmed&note_holds=x", []),
         ("/consume-logs?failed=yes", [18_002, 12_002, 6_002, 2]),
         ("/consume-logs?group=stock&failed=yes", []),
+        ("/consume-logs?state=skipped", [14_077, 77]),
+        ("/consume-logs?group=stock&state=skipped", [14_077, 77]),
+        ("/consume-logs?group=billing&state=skipped", []),
         ("/consume-logs?group=billing&failed=yes", [18_002, 12_002, 6_002, 2]),
         ("/stubs?group=billing&status=unconfirmed", UNCONFIRMED),
         ("/stubs?group=stock&status=unconfirmed", []),

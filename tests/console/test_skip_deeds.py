@@ -58,6 +58,12 @@ def test_marked_attempts_are_skipped_and_their_stubs_confirmed(
     found = rows(client)
     states = [found[message_id(number)]["state"] for number in range(3)]
     assert states == ["SKIPPED", "SKIPPED", "RECEIVED"]
+    assert (found[message_id(0)]["consume_date"], found[message_id(2)]["skip_date"]) == (None, None)
+    told = found[message_id(0)]
+    assert f", at {told['skip_date'][:19].replace(' ', 'T')}Z" in told["failure"]
+    assert [*rows(client, "&state=skipped")] == [message_id(1), message_id(0)]
+    assert [*rows(client, "&state=consumed")] == [message_id(10)]
+    assert len(rows(client, "&state=received")) == 8
     status = shop.database.stubs.c
     with shop.database.engine.connect() as connection:
         wanted = select(status.message_id).where(status.status == 1).order_by(status.message_id)
@@ -101,8 +107,10 @@ def test_of_a_filter_dead_letters_are_left_and_not_counted(
     ("query", "says"),
     [
         ({}, "name a group in the filter"),
-        ({"group": "billing", "state": "consumed"}, "what is consumed is not skipped"),
-        ({"group": "stock"}, "nothing would be skipped"),
+        ({"group": "billing", "state": "consumed"}, "what is consumed cannot be skipped"),
+        ({"group": "billing", "state": "skipped"}, "what is skipped cannot be skipped"),
+        ({"group": "billing", "topic": "none"}, "nothing would be skipped"),
+        ({"group": "stock"}, "there is no group stock; this application knows billing"),
     ],
 )
 def test_a_filter_that_means_too_much_or_nothing_is_told(
@@ -163,6 +171,8 @@ def test_the_page_of_a_message_leads_to_the_skip(shop: ReliableMQ, browse: Brows
     assert client.get(place.replace("&amp;", "&")).text.count('name="id"') == 1
     assert done(client, SKIP, ids=marked(0)) == {"done": 1}
     page = client.get(f"/message?id={message_id(0)}").text
+    assert 'Effect <span class="hidden">: skipped by a person</span>' in page
+    assert '<p class="time"><span class="none">skipped by a person</span></p>' in page
     assert "Skip it for this group" not in page
     assert "skipped by " in page
     assert "Skip it for this group" not in client.get(f"/message?id={message_id(10)}").text
@@ -192,18 +202,77 @@ def command(*words: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, s
 def test_the_command_does_the_same(shop: ReliableMQ, capfd: pytest.CaptureFixture[str]) -> None:
     url = shop.database.url.render_as_string(hide_password=False)
     place = ("--group", "billing", "--db", url)
+    note = ("--note", "refunded")
     ids = [message_id(0), message_id(10), "none"]
     code, out, err = command("stub", "skip", *ids, *place, "--dry-run", capfd=capfd)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == f"{message_id(0)} would be skipped"
-    code, out, _ = command("stub", "skip", *ids, *place, "--by", "ada", "--yes", capfd=capfd)
+    assert out.splitlines()[0] == f"{message_id(0)} would be skipped at its next attempt"
+    code, out, _ = command("stub", "skip", *ids, *place, *note, "--by", "ada", capfd=capfd)
     assert code == 1
     said = out.splitlines()
     assert said[0] == f"{message_id(0)} is skipped"
     assert said[1].startswith(f"{message_id(10)} is not skipped: billing has consumed it already")
-    assert said[2] == "none is not skipped: billing has not received it, or has no row of it"
-    code, _, err = command("stub", "skip", ids[0], "--group", "bill", "--db", url, capfd=capfd)
+    assert said[2].startswith("none is not skipped: it is no message id; if it is a key, this ")
+    code, _, err = command(
+        "stub", "skip", ids[0], "--group", "bill", *place[2:], *note, capfd=capfd
+    )
     assert code == 2
     assert "group bill has no row in the consume logs of main" in err
-    code, out, _ = command("stub", "skip", message_id(1), *place, "--json", capfd=capfd)
+    code, out, _ = command("stub", "skip", message_id(1), *place, *note, "--json", capfd=capfd)
     assert (code, json.loads(out)) == (0, {message_id(1): True})
+
+
+@pytest.mark.parametrize("note", [(), ("--note", ""), ("--note", " \t")])
+def test_the_command_needs_a_reason(
+    shop: ReliableMQ, capfd: pytest.CaptureFixture[str], note: tuple[str, ...]
+) -> None:
+    url = shop.database.url.render_as_string(hide_password=False)
+    words = ("stub", "skip", message_id(0), "--group", "billing", "--db", url, *note)
+    code, out, err = command(*words, "--yes", capfd=capfd)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "give the reason: --note 'why'" in err
+    code, out, _ = command(*words, "--dry-run", capfd=capfd)
+    assert (code, out) == (0, f"{message_id(0)} would be skipped at its next attempt\n")
+
+
+def test_previews_say_when_a_skip_acts(
+    shop: ReliableMQ, browse: Browse, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = browse()
+    unknown = look(client, SKIP, ids=marked(0)).text
+    assert "That is at the next attempt of each, whose time the rows do not say." in unknown
+    times = {20: NOW + timedelta(days=900), 21: NOW + timedelta(days=901, seconds=1)}
+    for number, time in times.items():
+        row = log(stub(1, message_id=message_id(number)), **OPEN, lease_until=time)
+        insert_rows(shop.database, "consume_log", row)
+    first, last = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times.values())
+    one = look(client, SKIP, ids=marked(20)).text
+    assert f"That is at the next attempt of each, not before {first}." in one
+    two = look(client, SKIP, ids=marked(20, 21)).text
+    assert f"not before {first} to {last}." in two
+    three = look(client, SKIP, query={"group": "billing"}).text
+    assert f"not before {first} to {last}, for 2 of them." in three
+    url = shop.database.url.render_as_string(hide_password=False)
+    words = ("stub", "skip", message_id(20), "--group", "billing", "--db", url, "--dry-run")
+    _, out, _ = command(*words, capfd=capfd)
+    says = f"would be skipped at its next attempt, not before {first}"
+    assert out == f"{message_id(20)} {says}\n"
+    _, out, _ = command(*words, "--json", capfd=capfd)
+    assert json.loads(out)[message_id(20)]["next_attempt"].startswith(first[:10])
+
+
+def test_the_command_says_how_to_find_a_message_id(
+    shop: ReliableMQ, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = shop.database.url.render_as_string(hide_password=False)
+    ids = (message_id(0).lower(), "order 7", message_id(77))
+    words = ("stub", "skip", *ids, "--group", "billing", "--db", url)
+    for more in (("--dry-run",), ("--note", "refunded")):
+        _, out, _ = command(*words, *more, capfd=capfd)
+        lower, key, unknown = out.splitlines()
+        assert f"skipped: message ids are in upper case: give {message_id(0)}; " in lower
+        assert "reliable-mq stub show KEY --db" in lower
+        assert lower.endswith("finds the id of a key")
+        assert "it is no message id; if it is a key, this finds the id: " in key
+        assert "reliable-mq stub show 'order 7' --db" in key
+        assert unknown.endswith("billing has not received it, or has no row of it")

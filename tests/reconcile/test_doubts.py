@@ -1,10 +1,13 @@
 """Effects in doubt: all are counted, the newest are told."""
 
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
+import pytest
 from tests.reconcile.judging import event
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
+from tests.reconcile.test_report import printed, summary
 
 from reliable_mq.reconcile.judgement.doubts import SHOWN_MAX, Doubts
 from reliable_mq.reconcile.judgement.events import (
@@ -20,6 +23,7 @@ from reliable_mq.reconcile.judgement.events import (
 from reliable_mq.reconcile.judgement.judge import judge
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
+from reliable_mq.reconcile.report.report_html import html_report
 
 
 def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> None:
@@ -97,3 +101,19 @@ def test_a_skip_does_not_contradict_a_voided_stub_and_is_no_latency_of_the_group
     assert told[message_id(0)] == ("voided", None)
     assert told[message_id(1)][0] == "voided but consumed"
     assert told[message_id(1)][1] >= hours
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, ""),
+        ({"skipped": {"count": 0, "newest": []}}, ""),
+        ({"skipped": {"count": 1, "newest": []}}, "1 message was skipped for a group"),
+        ({"skipped": {"count": 1_200, "newest": []}}, "1,200 messages were skipped for a group"),
+    ],
+)
+def test_what_people_let_be_skipped_is_counted(change: dict[str, Any], says: str) -> None:
+    told = summary() | change
+    for shown in (printed(told), html_report(told)):
+        assert ("skipped for a group" in shown) == bool(says)
+        assert says in shown

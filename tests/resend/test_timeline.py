@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import MetaData, insert
 from tests.console.planted_rows import run as planted_run
 from tests.resend.worlds import MAX, World
@@ -300,3 +301,34 @@ def test_the_note_of_a_settled_message_is_of_an_earlier_moment() -> None:
     assert of_stub(status=StubStatus.CONFIRMED, broker_name="b")[0] == (
         "CONFIRMED, sent 2 times, acknowledged at b, queue 0, offset 5; noted before: no route"
     )
+
+
+DOUBT = "is in doubt: its effect elsewhere may have happened"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "in_doubt", "after"),
+    [
+        (0, False, "before an attempt counted"),
+        (1, False, "after attempt 1"),
+        (6, False, "after attempts 1 to 6: none of them had an effect in this database"),
+        (1, True, f"after attempt 1, which {DOUBT}"),
+        (6, True, f"after attempts 1 to 6, one of them {DOUBT}"),
+    ],
+)
+def test_no_attempt_before_a_skip_is_said_to_have_had_an_effect(
+    attempt: int, in_doubt: bool, after: str
+) -> None:
+    skipped = {
+        "consumer_group": "g",
+        "message_id": "M",
+        "state": 1,
+        "duplicate_of": "M",
+        "note": "skipped by ada: refunded",
+        "attempt": attempt,
+        "in_doubt": in_doubt,
+        "create_date": utc_datetime(1.0),
+        "consume_date": utc_datetime(9.0),
+    }
+    said = timeline(MessageHistory(logs=[skipped]))[-1].what
+    assert said == f"skipped by ada: refunded ({after}); the handler has no effect"

@@ -1,5 +1,6 @@
 """`reliable-mq stub skip`: let one consumer group skip messages that it cannot handle."""
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -10,8 +11,20 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.command_words import typed
+from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_skip_actions import SkipActions
 from reliable_mq.escalate.sql_skips import SKIPPABLE, SkipCase, SkipView
+from reliable_mq.wire.message_id import is_usual_id
+
+Reason = Annotated[
+    str,
+    typer.Option(
+        "--note",
+        help="The reason; kept in the row and in the audit. Only --dry-run needs none.",
+        show_default=False,
+    ),
+]
 
 
 @takes_options_of(options.place_of, "place")
@@ -23,7 +36,7 @@ def skip(
     database_name: options.Name = "",
     dry_run: printing.DryRun = False,
     yes: printing.Yes = False,
-    note: options.Note = "",
+    note: Reason = "",
     by: options.By = "",
     as_json: printing.AsJson = False,
 ) -> None:
@@ -33,6 +46,8 @@ def skip(
     group no more. What the handler does right now is rolled back. Other groups are not concerned.
     Exits with 1 if a message was not skipped.
     """
+    if not (dry_run or note.strip()):
+        raise UsageError("give the reason: --note 'why'; nothing takes a skip back")
     with opened(place, name=database_name) as found:
         databases = {database_name: found.database} if database_name else found.databases
         actions = SkipActions(databases, group, actor=by or actor(), why=note)
@@ -41,7 +56,7 @@ def skip(
         views = actions.views(ids)
         ready = [each for each in ids if views[each].case in SKIPPABLE]
         if dry_run:
-            _preview(views, as_json=as_json)
+            _preview(views, place.found_by, as_json=as_json)
             return
         # Also what cannot be skipped: the audit has that somebody wanted it.
         is_meant = not ready or printing.agreed(_question(views, ready, group), yes=yes)
@@ -49,6 +64,7 @@ def skip(
         if is_meant:
             for part in actions.skip(ids):
                 done |= part
+    done = {each: _why_not(each, why, views[each], place.found_by) for each, why in done.items()}
     _print(done, len(ids), as_json=as_json)
 
 
@@ -58,15 +74,41 @@ def _question(views: dict[str, SkipView], ready: list[str], group: str) -> str:
     return f"skip {len(ready)} message(s){told} for {group}?"
 
 
-def _preview(views: dict[str, SkipView], *, as_json: bool) -> None:
+def _why_not(message_id: str, why: str, view: SkipView, found_by: str) -> str:
+    """Return why a message is not skipped; of what is no message id, how the id is found."""
+    is_unknown = view.case is SkipCase.NOT_RECEIVED and why == view.says
+    if not is_unknown or is_usual_id(message_id):
+        return why
+    upper = message_id.upper()
+    if is_usual_id(upper):
+        show = typed("stub show KEY", found_by)
+        return f"message ids are in upper case: give {upper}; {show} finds the id of a key"
+    show = typed(f"stub show {shlex.quote(message_id)}", found_by)
+    return f"it is no message id; if it is a key, this finds the id: {show}"
+
+
+def _preview(views: dict[str, SkipView], found_by: str, *, as_json: bool) -> None:
     if as_json:
-        rows = {each: {"case": view.case.value, "says": view.says} for each, view in views.items()}
-        say_json(rows)
+        say_json(
+            {
+                each: {
+                    "case": view.case.value,
+                    "says": _why_not(each, view.says, view, found_by),
+                    "next_attempt": view.next_attempt,
+                }
+                for each, view in views.items()
+            }
+        )
         return
     for message_id, view in views.items():
-        is_running = view.case is SkipCase.RUNNING
-        would = "would be skipped" + (f", and is handled right now by {view.owner}" * is_running)
-        says = f"would not be skipped: {view.says}" if view.says else would
+        if view.says:
+            says = f"would not be skipped: {_why_not(message_id, view.says, view, found_by)}"
+        elif view.case is SkipCase.RUNNING:
+            says = f"would be skipped: {view.owner} handles it right now, and is rolled back"
+        else:
+            time = view.next_attempt
+            when = f", not before {time:%Y-%m-%dT%H:%M:%SZ}" if time else ""
+            says = f"would be skipped at its next attempt{when}"
         say(f"{message_id} {says}")
 
 

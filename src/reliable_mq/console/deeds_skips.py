@@ -12,6 +12,7 @@ from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.users import Role
 from reliable_mq.console.work import Order, Outcome, Part
 from reliable_mq.database.sql_types import utc_datetime
+from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_skip_actions import SkipActions
 from reliable_mq.escalate.sql_skips import SKIPPABLE, SkipCase, SkipView
 
@@ -29,6 +30,7 @@ def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
     places, left_out = Counter[str](), Counter[str]()
     seen: dict[str, datetime] = {}
     running = tried = 0
+    later: list[datetime] = []
     for group, ids in _chosen_ids(sources, chosen, seen_at):
         for message_id, view in _actions(sources, chosen, group).views(ids).items():
             if view.case not in SKIPPABLE:
@@ -37,6 +39,7 @@ def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
             places[f"topic {view.topic}, group {group}"] += 1
             running += view.case is SkipCase.RUNNING
             tried += 1
+            later += [] if view.next_attempt is None else [view.next_attempt]
             if chosen.ids:
                 seen[f"{group} {message_id}"] = seen_at
         if tried > PREVIEW_MAX:
@@ -45,11 +48,13 @@ def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
                 " is stored by a reset of the offsets of the group"
             )
     if not tried:
+        if not chosen.ids and not left_out:
+            _check_group(sources, chosen)
         raise NothingToDo(f"nothing would be skipped{_list_of(left_out)}")
     return Preview(
         total=tried,
         lines=counted(places, "of"),
-        happens=_HAPPENS,
+        happens=[_HAPPENS[0], _when(later, tried), *_HAPPENS[1:]],
         doubles=_doubles(running),
         seen_at=seen_at,
         seen=seen,
@@ -57,6 +62,30 @@ def _look(sources: ConsoleSources, chosen: Chosen) -> Preview:
             each if number == 1 else f"{number:,}: {each}" for each, number in left_out.items()
         ],
     )
+
+
+def _when(later: Sequence[datetime], tried: int) -> str:
+    """Return when a skip acts. `later`: the times before which there is no next attempt."""
+    if not later:
+        return "That is at the next attempt of each, whose time the rows do not say."
+    first, last = min(later), max(later)
+    times = f"{first:%Y-%m-%dT%H:%M:%SZ}"
+    times += f" to {last:%Y-%m-%dT%H:%M:%SZ}" if last > first else ""
+    some = f", for {len(later):,} of them" if len(later) < tried else ""
+    return f"That is at the next attempt of each, not before {times}{some}."
+
+
+def _check_group(sources: ConsoleSources, chosen: Chosen) -> None:
+    """Check that a database or the application knows the group of a filter.
+
+    Raises:
+        NothingToDo: none does; the text names the groups of the application.
+    """
+    actions = _actions(sources, chosen, chosen.query["group"])
+    try:
+        actions.check_group(sources.mq._declared.groups)
+    except UsageError as error:
+        raise NothingToDo(str(error)) from error
 
 
 def _why_left(message_id: str, view: SkipView, *, is_named: bool) -> str:
@@ -96,8 +125,9 @@ def _pages(sources: ConsoleSources, chosen: Chosen) -> Iterator[Sequence[Mapping
     """Yield the attempts without an effect that the filter matches, page by page."""
     if not chosen.query.get("group"):
         raise NothingToDo("name a group in the filter: only for one group all can be skipped")
-    if chosen.query.get("state") == "consumed":
-        raise NothingToDo("what is consumed is not skipped: take the state out of the filter")
+    state = chosen.query.get("state")
+    if state in ("consumed", "skipped"):
+        raise NothingToDo(f"what is {state} cannot be skipped: take the state out of the filter")
     wanted = wanted_of(LOGS, [*chosen.query.items()], list(sources.databases))
     wanted = wanted._replace(
         values={**wanted.values, "state": "received"}, database=chosen.database, limit=EXPORT_ROWS

@@ -9,7 +9,12 @@ from reliable_mq.console.lists import Field, ListColumn, ListPage, RowList, Want
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.console.sql_pages import Window, page_of, where_equal
 from reliable_mq.database.row_values import LogState, is_skipped
-from reliable_mq.database.sql_consume_log_table import consumed_rows, failed_rows, received_rows
+from reliable_mq.database.sql_consume_log_table import (
+    failed_rows,
+    received_rows,
+    skipped_rows,
+    unskipped_rows,
+)
 from reliable_mq.database.sql_types import PARTIAL_INDEXES, dialect_family, has_no_id_time
 from reliable_mq.database.sql_windows import read_by_indexes, surely_after, times_span
 from reliable_mq.escalate.audit_filter import AuditFilter
@@ -17,7 +22,7 @@ from reliable_mq.escalate.escalation import EscalationKind
 from reliable_mq.escalate.sql_audit import SqlAudit, detail_of
 from reliable_mq.measuring.sql_throughput import first_id
 
-_LOG_STATES = ("received", "consumed")
+_LOG_STATES = {"received": received_rows, "consumed": unskipped_rows, "skipped": skipped_rows}
 
 
 def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
@@ -34,8 +39,7 @@ def _logs(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
         )
         state = wanted.text("state")
         if state:
-            rows_of = received_rows if state == "received" else consumed_rows
-            found = found.where(rows_of(table))
+            found = found.where(_LOG_STATES[state](table))
         if wanted.values.get("failed") is not None:
             failed = failed_rows(table)
             found = found.where(failed if wanted.values["failed"] else not_(failed))
@@ -91,10 +95,15 @@ def _log_row(row: dict[str, Any]) -> dict[str, Any]:
     state = "CONSUMED" if row["state"] == LogState.CONSUMED.value else "RECEIVED"
     if state == "RECEIVED" and row["note"]:
         state = "FAILED"
-    if is_skipped(row):
-        return {**row, "state": "SKIPPED", "failure": row["note"] or ""}
+    if is_skipped(row):  # its time is that of the person: there was no effect
+        at = row["consume_date"]
+        when = f", at {at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
+        told = f"{row['note'] or 'skipped by a person'}{when}"
+        none = {"state": "SKIPPED", "consume_date": None, "skip_date": at}
+        return {**row, **none, "failure": told}
     why = row["failure"] or row["note"] or ""
-    return {**row, "state": state, "failure": f"in doubt: {why}" if row["in_doubt"] else why}
+    why = f"in doubt: {why}" if row["in_doubt"] else why
+    return {**row, "state": state, "skip_date": None, "failure": why}
 
 
 LOGS = RowList(
@@ -120,7 +129,7 @@ LOGS = RowList(
     fields=(
         Field("group", "Consumer group"),
         Field("topic", "Topic"),
-        Field("state", "State", "choice", _LOG_STATES),
+        Field("state", "State", "choice", tuple(_LOG_STATES)),
         Field("failed", "An attempt failed", "flag"),
         Field("since", "First attempt since", "moment", hint="-1h or a UTC time"),
         Field("until", "First attempt until", "moment", hint="-5m or a UTC time"),
@@ -128,6 +137,7 @@ LOGS = RowList(
     ),
     page=_logs,
     of_database=True,
+    exported=("skip_date",),
     id_of=lambda row: f"{row['consumer_group']} {row['message_id']}",
 )
 

@@ -28,6 +28,7 @@ class Reached(StrEnum):
     FAILED = "failed"
     WAITS = "waits"
     UNKNOWN = "unknown"
+    SKIPPED = "skipped"
 
 
 class Station(NamedTuple):
@@ -179,6 +180,8 @@ def _effect(history: MessageHistory) -> Station:
         return Station("Effect", reached, (*evidence, f"missing: {', '.join(missing)}"))
     if not wanted:
         return Station("Effect", Reached.DONE, ("No group has to consume it.",))
+    if skipped:
+        return Station("Effect", Reached.SKIPPED, evidence)
     owners = sorted({log["owner"] for log in history.logs if log["state"] and log["owner"]})
     return Station("Effect", Reached.DONE, evidence, max(done.values()), ", ".join(owners))
 

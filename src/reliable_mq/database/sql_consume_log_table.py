@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     false,
     literal_column,
+    or_,
 )
 
 from reliable_mq.database.row_values import LogState
@@ -138,6 +139,19 @@ def consumed_rows(table: Table) -> ColumnElement[bool]:
     It uses a literal: a partial index serves only statements whose text has its condition.
     """
     return table.c.state == literal_column(str(LogState.CONSUMED.value))
+
+
+def skipped_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition that `row_values.is_skipped` says of a row: a person settled it."""
+    log = table.c
+    return and_(consumed_rows(table), log.owner.is_(None), log.duplicate_of == log.message_id)
+
+
+def unskipped_rows(table: Table) -> ColumnElement[bool]:
+    """Return the condition for the rows of consumed messages that no person let be skipped."""
+    log = table.c
+    of_another = or_(log.duplicate_of.is_(None), log.duplicate_of != log.message_id)
+    return and_(consumed_rows(table), or_(log.owner.is_not(None), of_another))
 
 
 def received_rows(table: Table) -> ColumnElement[bool]:

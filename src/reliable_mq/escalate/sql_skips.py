@@ -38,13 +38,18 @@ SKIPPABLE = (SkipCase.OPEN, SkipCase.RUNNING)
 
 
 class SkipView(NamedTuple):
-    """What a database knows of one message and one group. `says`: why it cannot be skipped."""
+    """What a database knows of one message and one group.
+
+    `says`: why it cannot be skipped. `next_attempt`: the group tries it no earlier; None: the row
+    does not say.
+    """
 
     case: SkipCase
     says: str = ""
     topic: str = ""
     owner: str = ""
     attempts: int = 0
+    next_attempt: datetime | None = None
 
 
 class SqlSkips:
@@ -174,7 +179,9 @@ def _view(row: Any, group: str, now: float) -> SkipView:
         return SkipView(SkipCase.DEAD_LETTER, says, *known)
     until: datetime | None = row.lease_until
     is_running = row.owner is not None and until is not None and until > utc_datetime(now)
-    return SkipView(SkipCase.RUNNING if is_running else SkipCase.OPEN, "", *known)
+    is_later = row.owner is None and until is not None and until > utc_datetime(now)
+    case = SkipCase.RUNNING if is_running else SkipCase.OPEN
+    return SkipView(case, "", *known, until if is_later else None)
 
 
 def _moment(time: datetime | None) -> str:

@@ -185,7 +185,7 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
         what = "the list of attempts is full: later ones may be missing in it"
         yield TimelineEntry(listed[-1].time, ledger, what)
     if skipped:
-        yield TimelineEntry(log["consume_date"], ledger, _skipped(log, counted))
+        yield TimelineEntry(log["consume_date"], ledger, _skipped(log))
         return
     if is_consumed:
         earlier = f"; an earlier one failed: {failure}" if failure else ""
@@ -206,9 +206,17 @@ def _of_log(log: Row) -> Iterator[TimelineEntry]:
     yield TimelineEntry(at, ledger, what)
 
 
-def _skipped(log: Row, counted: str) -> str:
+def _skipped(log: Row) -> str:
     """Return that a person let a group skip the message, with the name and the reason."""
-    attempts = f"after {counted}" if log["attempt"] else "before an attempt counted"
+    number = log["attempt"]
+    attempts = f"after attempts 1 to {number}" if number > 1 else "after attempt 1"
+    if not number:
+        attempts = "before an attempt counted"
+    elif log.get("in_doubt"):
+        which = "one of them" if number > 1 else "which"
+        attempts += f", {which} is in doubt: its effect elsewhere may have happened"
+    elif number > 1:
+        attempts += ": none of them had an effect in this database"
     return f"{log['note'] or 'skipped by a person'} ({attempts}); the handler has no effect"
 
 

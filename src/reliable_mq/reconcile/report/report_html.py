@@ -20,7 +20,7 @@ from reliable_mq.reconcile.report.report_chart import (
     histogram,
     spell_ms,
 )
-from reliable_mq.reconcile.report.summary import unread_sentence
+from reliable_mq.reconcile.report.summary import skipped_sentence, unread_sentence
 
 DAYS_SHOWN_MAX = 62
 TOPICS_SHOWN_MAX = 30
@@ -33,6 +33,7 @@ def html_report(summary: Mapping[str, Any]) -> str:
     """Return the report as one HTML document."""
     return _TEMPLATES.get_template("report.html").render(
         run=summary,
+        skipped=skipped_sentence(summary),
         findings=_findings(summary["findings"]),
         days=_days(summary["by_day"]),
         latencies=_latencies(summary["latency_ms"]),

@@ -10,7 +10,7 @@ from rich.text import Text
 from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, MEANINGS, Verdict
 from reliable_mq.reconcile.report.report_chart import spell_ms
-from reliable_mq.reconcile.report.summary import unread_sentence
+from reliable_mq.reconcile.report.summary import skipped_sentence, unread_sentence
 
 FINDINGS_PRINTED_MAX = 50
 _QUANTILES = ("p50", "p90", "p99", "max")
@@ -26,6 +26,9 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
         console.print(f"… and {hidden} more findings; all of them are in the Parquet files")
     if summary["repair"]:
         _print_repair(summary["repair"], console)
+    if skipped := skipped_sentence(summary):
+        console.print()
+        _say(console, skipped)
     for each in summary.get("dead_letters", ()):
         letters = f"{each['count']:,} dead letter{'s' if each['count'] > 1 else ''}"
         console.print()

@@ -151,6 +151,18 @@ def unread_sentence(unread: Mapping[str, Any]) -> str:
     )
 
 
+def skipped_sentence(summary: Mapping[str, Any]) -> str:
+    """Return how many messages people let groups skip, for people; "": none."""
+    count = summary.get("skipped", {}).get("count", 0)
+    if not count:
+        return ""
+    messages = "1 message was" if count == 1 else f"{count:,} messages were"
+    return (
+        f"{messages} skipped for a group by a person: settled without an effect, no finding;"
+        " summary.json lists the newest under skipped"
+    )
+
+
 def _by_day(groups: Iterable[SummaryRow]) -> list[dict[str, Any]]:
     rows: dict[tuple[int, str], list[SummaryRow]] = {}
     for group in groups:
