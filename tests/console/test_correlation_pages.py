@@ -106,3 +106,30 @@ def test_a_header_of_an_older_release_is_found_among_the_newest(
     insert_rows(mq.database, "message_stub", row)
     answer = browse().get("/find", params={"q": "r-1777"})
     assert answer.headers["location"] == f"/message?id={message_id(7)}"
+
+
+def test_stubs_of_the_release_before_are_found_beside_those_of_this_one(
+    shop: ReliableMQ, browse: Browse
+) -> None:
+    """During a deployment, processes of both send messages of one request."""
+    headers = json.dumps({"X-Correlation-ID": "request-17"})
+    for number in (2, 3):
+        old = stub(number, properties=headers, correlation_id=None)
+        insert_rows(shop.database, "message_stub", old)
+    other = stub(4, properties=json.dumps({"note": "request-17"}), message_key="request-17")
+    insert_rows(shop.database, "message_stub", other)
+    with shop.transaction() as tx:
+        tx.send("orders", {}, correlation_id="request-17")
+    page = browse().get("/find", params={"q": "request-17"}).text
+    assert "4 messages" in page  # one by its key, three by their correlation id
+
+
+def test_an_id_finds_its_message_and_those_that_name_it_as_their_request(
+    shop: ReliableMQ, browse: Browse
+) -> None:
+    first = stub(1)["message_id"]
+    client = browse()
+    assert client.get("/find", params={"q": first}).status_code == 303
+    with shop.transaction() as tx:
+        tx.send("orders", {}, correlation_id=first)
+    assert "2 messages" in client.get("/find", params={"q": first}).text

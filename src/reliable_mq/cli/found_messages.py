@@ -4,7 +4,7 @@ Receives one text. Asks the databases first, and the brokers for what no databas
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from reliable_mq.escalate.stub_filter import StubFilter, is_correlation_masked
 from reliable_mq.escalate.timeline import MessageHistory, merged
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.outbox.correlation import kept_correlation
+from reliable_mq.outbox.correlation import correlation_of, kept_correlation
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.sensitive import SensitiveFields
 from reliable_mq.settings import EMBEDDED
@@ -127,14 +127,17 @@ def _escalated(connection: Connection, database: Database, key: str) -> list[str
 
 
 def ids_by_correlation(
-    databases: Iterable[Database],
+    databases: Collection[Database],
     text: str,
     sensitive_of: SensitiveOf,
     seconds: float = PATIENT_SECONDS,
 ) -> list[str]:
     """Return the ids of the newest messages with a correlation id, by its index.
 
-    One that is masked is not found: a match would say that a guess is right.
+    Stubs of the release before, and of plain SQL, have none in the column of the index. If there
+    are others with the id, the newest `HEADER_STUBS` of each database are looked at for them:
+    processes of both releases may send messages of one request. If there are none, a search for
+    headers finds them. An id that is masked is not found: a match would say that a guess is right.
 
     Args:
         databases: those that are asked.
@@ -147,10 +150,22 @@ def ids_by_correlation(
         with database.forgiving_engine.begin() as connection:
             limit_statements(connection, seconds)
             rows = connection.execute(newest_correlated(database.stubs, text)).all()
-        for row in rows:
-            if not is_correlation_masked(sensitive_of(row.topic), text):
-                found[row.message_id] = None
+        _note(found, rows, sensitive_of, text)
+    if 0 < len(found) < MATCHES_MAX:
+        for database in databases:
+            older = _with_header(database, text, seconds, column_is_null=True)
+            named = [row for row in older if correlation_of(_headers(row.properties)) == text]
+            _note(found, named, sensitive_of, text)
     return list(found)[:MATCHES_MAX]
+
+
+def _note(
+    found: dict[str, None], rows: Iterable[Any], sensitive_of: SensitiveOf, text: str
+) -> None:
+    """Note the ids of rows where a correlation id is not masked."""
+    for row in rows:
+        if not is_correlation_masked(sensitive_of(row.topic), text):
+            found[row.message_id] = None
 
 
 def newest_correlated(stubs: Table, text: str) -> Select[tuple[str, str]]:
@@ -171,6 +186,7 @@ def newest_correlated(stubs: Table, text: str) -> Select[tuple[str, str]]:
 
 HEADER_STUBS, HEADER_LENGTH_MIN = 20_000, 6
 """A header is looked for in so many of the newest stubs, if it has so many characters."""
+_OF_HEADERS = ("message_id", "topic", "properties")
 
 
 def ids_by_header(
@@ -191,42 +207,59 @@ def ids_by_header(
         sensitive_of: returns the sensitive fields of a topic.
         seconds: the database ends a statement after this time.
     """
-    if len(text) < HEADER_LENGTH_MIN:
-        return []
-    written = json.dumps(text)[1:-1]
     found: dict[str, None] = {}
     for database in databases:
-        column = database.stubs.c
-        newest = (
-            select(column.seq, column.message_id, column.topic, column.properties)
-            .order_by(column.seq.desc())
-            .limit(HEADER_STUBS)
-            .subquery()
-        )
-        wanted = (
-            select(newest.c.message_id, newest.c.topic, newest.c.properties)
-            .where(newest.c.properties.contains(written, autoescape=True))
-            .order_by(newest.c.seq.desc())
-            .limit(2 * MATCHES_MAX)
-        )
-        with database.forgiving_engine.begin() as connection:
-            limit_statements(connection, seconds)
-            rows = connection.execute(wanted).all()
         found |= dict.fromkeys(
             row.message_id
-            for row in rows
-            if _has_header(row.properties, text, sensitive_of(row.topic))
+            for row in _with_header(database, text, seconds)
+            if _has_header(_headers(row.properties), text, sensitive_of(row.topic))
         )
     return list(found)[:MATCHES_MAX]
 
 
-def _has_header(properties: str, text: str, fields: SensitiveFields) -> bool:
+def _with_header(
+    database: Database, text: str, seconds: float, *, column_is_null: bool = False
+) -> Sequence[Any]:
+    """Return id, topic and properties of the newest stubs with a text in their properties.
+
+    Args:
+        database: it is asked for its newest `HEADER_STUBS`.
+        text: none is looked for if it is shorter than `HEADER_LENGTH_MIN`.
+        seconds: the database ends the statement after this time.
+        column_is_null: only stubs without a correlation id in its column.
+    """
+    if len(text) < HEADER_LENGTH_MIN:
+        return []
+    column = database.stubs.c
+    newest = (
+        select(column.seq, *(column[name] for name in _OF_HEADERS), column.correlation_id)
+        .order_by(column.seq.desc())
+        .limit(HEADER_STUBS)
+        .subquery()
+    )
+    wanted = (
+        select(*(newest.c[name] for name in _OF_HEADERS))
+        .where(newest.c.properties.contains(json.dumps(text)[1:-1], autoescape=True))
+        .order_by(newest.c.seq.desc())
+        .limit(2 * MATCHES_MAX)
+    )
+    if column_is_null:
+        wanted = wanted.where(newest.c.correlation_id.is_(None))
+    with database.forgiving_engine.begin() as connection:
+        limit_statements(connection, seconds)
+        return connection.execute(wanted).all()
+
+
+def _headers(properties: str) -> dict[str, Any]:
+    """Return the properties of a stub; empty if plain SQL wrote what is none."""
     try:
         headers = json.loads(properties)
     except ValueError:
-        return False
-    if not isinstance(headers, dict):
-        return False
+        return {}
+    return headers if isinstance(headers, dict) else {}
+
+
+def _has_header(headers: dict[str, Any], text: str, fields: SensitiveFields) -> bool:
     seen = fields.masked_headers(headers)
     is_header = any(value == text and seen[name] == text for name, value in headers.items())
     return is_header or f"-{text}-" in str(seen.get("traceparent", ""))

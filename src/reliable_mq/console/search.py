@@ -113,6 +113,11 @@ def search(sources: ConsoleSources, text: str) -> SearchResult:
             away |= dict.fromkeys(found.away)
             histories[each] = found.history
         elsewhere = _topics_elsewhere(sources, text, away)
+    else:  # an id of the first message may be the correlation id of those that follow
+        for name in sources.databases:
+            answer = ask(_by_correlation(sources, name, text))
+            for each in answer.value or ():
+                histories[each] = known_of(sources, each).history
     matches = [_match(each, history) for each, history in histories.items()]
     cluster = sources.cluster.look()
     groups = {*(sources.mq._declared.groups), *(each.group for each in _lines(cluster.value))}
