@@ -18,7 +18,6 @@ from tests.replication.slave_world import Slave
 from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.registration import registrations
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.runtime import slave_store
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
@@ -215,19 +214,13 @@ def test_a_slave_knows_whether_it_lacks_much_of_its_master_s_log(master: BrokerW
         assert slave.state.store.is_copying == is_copying
 
 
-def test_a_slave_that_copies_much_gives_way_until_it_has_it_or_the_master_leaves(
-    master: BrokerWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wishes: list[float] = []
-    monkeypatch.setattr(slave_store, "wish_for_slice", wishes.append)
+def test_a_slave_whose_master_has_left_copies_nothing(master: BrokerWorld) -> None:
     slave = Slave(master)
     store = CoreAsSlaveStore(slave.core, cast("LogWriter", None), slave.finish_turn, BrokerRole())
-    for lacks in (65, 65, 63, 65):
-        store.master.end = lacks * 2**20
-        store.copy([])
-    assert wishes == [0.02, 0, 0.02]
+    store.master.end = 65 * 2**20
+    store.copy([])
+    assert slave.state.store.is_copying
     store.left()
-    assert wishes.pop() == 0
     assert not slave.state.store.is_copying
 
 

@@ -16,14 +16,12 @@ from reliable_mq.replication.copied_log import CopiedRun
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.time_slice import wish_for_slice
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)
 
 _ROOM_SECONDS = 0.1
 _MUCH = 64 * 1024 * 1024  # bytes of the master's log that a slave lacks while it copies
-_COPY_SLICE_SECONDS = 0.02  # others have 1.4 ms
 _UNSYNCED_MAX = 8 * 1024 * 1024  # bytes: some 30 ms of a disk
 
 
@@ -123,18 +121,12 @@ class CoreAsSlaveStore:
         new = len(lanes) - known
         if new > 0 and any(not self._knows(topic) for topic, _ in islice(reversed(lanes), new)):
             self.on_unknown_topic()
-        self._note_copying(is_copying=self.master.end - self._log.end > _MUCH)
+        self._store.is_copying = self.master.end - self._log.end > _MUCH
         self._run_turn()
 
     def left(self) -> None:
         """Note that no master sends its log now."""
-        self._note_copying(is_copying=False)
-
-    def _note_copying(self, *, is_copying: bool) -> None:
-        """While much is copied, for which nobody waits, let whoever is woken go first."""
-        if is_copying != self._store.is_copying:
-            self._store.is_copying = is_copying
-            wish_for_slice(_COPY_SLICE_SECONDS if is_copying else 0)
+        self._store.is_copying = False
 
     def _knows(self, topic: str) -> bool:
         return self._state.topics.get(topic) is not None
