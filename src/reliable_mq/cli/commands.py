@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
@@ -65,6 +66,8 @@ _APPLICATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LEAVE_OUT = ", or leave it out"
 _MAY_BE_EMPTY = frozenset({"note"})
 """Options with a text that may have no characters."""
+_NAME_FILES = ("DIR", "FILE", "COMMAND")
+"""The metavar of an option that may name a file has one of these. Names of files are bytes."""
 _NEVER_AN_APPLICATION = frozenset({"topic", "group", "source", "target", "message_ids"})
 """Arguments that have no colon."""
 
@@ -126,6 +129,25 @@ def _empty(param: Any) -> str:
     return given + ("" if param.required else _LEAVE_OUT)
 
 
+def _undecodable(param: Any, word: str) -> str:
+    """Return what is wrong with a word that has bytes that are not UTF-8; "": nothing.
+
+    Python keeps such a byte as a half of a character, which no database and no broker takes. The
+    word is not repeated: it may be a secret.
+    """
+    if word.encode("utf-8", "replace") == word.encode("utf-8", "surrogatepass"):
+        return ""
+    of_type = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+    metavar = param.metavar or ""
+    is_credential = metavar.startswith("@")
+    is_file = of_type is Path or any(each in metavar for each in _NAME_FILES)
+    if (is_file and not is_credential) or param.name == "out":
+        return ""
+    wanted = metavar.strip("[]") or param.name.upper()
+    name = wanted if param.param_type_name == "argument" else param.opts[0]
+    return f"{name} has bytes that are not UTF-8: write it in UTF-8"
+
+
 def _has_one_value(param: Any) -> bool:
     """Return whether a parameter is an option with a value, and not a list of them."""
     return param.param_type_name == "option" and not (
@@ -183,7 +205,8 @@ class VerbCommand(TyperCommand):
 
         An empty word comes from a variable of a script that is not set. Without a check, an empty
         filter would choose everything, and an empty path this folder. Of two values, one would be
-        left out. The words are those that were typed, before any becomes a path or a time.
+        left out. A word that no database takes is refused before one is asked. The words are those
+        that were typed, before any becomes a path or a time.
         """
         typed, _, order = self.make_parser(ctx).parse_args(list(args))
         times = Counter(each.name for each in order if _has_one_value(each))
@@ -193,10 +216,11 @@ class VerbCommand(TyperCommand):
                     f"{param.opts[0]} is given {times[param.name]} times: give it once"
                 )
             value = typed.get(param.name)
-            words = value if isinstance(value, list | tuple) else [value]
-            if param.name in _MAY_BE_EMPTY:
-                continue
-            if any(isinstance(each, str) and not each.strip() for each in words):
+            given = value if isinstance(value, list | tuple) else [value]
+            words = [each for each in given if isinstance(each, str)]
+            if said := next(filter(None, (_undecodable(param, each) for each in words)), ""):
+                raise UsageError(said)
+            if param.name not in _MAY_BE_EMPTY and any(not each.strip() for each in words):
                 raise UsageError(_empty(param))
 
     def _is_typed(self, ctx: Any, *names: str) -> bool:
