@@ -16,6 +16,7 @@ from reliable_mq.console.lists import VALUE_LENGTH_MAX
 from reliable_mq.console.payloads import Payload, payload_of
 from reliable_mq.console.search import known_of
 from reliable_mq.console.sources import PART_SECONDS, ConsoleSources, ask
+from reliable_mq.console.sql_order import AheadInOrder, message_ahead
 from reliable_mq.console.stations import GroupStory, Station, group_stories, stations
 from reliable_mq.database.row_values import LogState
 from reliable_mq.escalate.stub_filter import status_text
@@ -61,7 +62,8 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     `read_from`: what was read from a store's files, in a sentence; "": nothing. `in_list`: the
     filter that finds its stub in the list. `in_correlation`: the filter that finds the stubs with
     its correlation id; empty: it has none. `in_attempts`: for each group that has not consumed it,
-    the filter that finds its attempts, where a person can let it be skipped.
+    the filter that finds its attempts, where a person can let it be skipped. `ahead`: the message
+    of its ordering key behind which it waits.
     """
 
     message_id: str
@@ -82,6 +84,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
     in_list: dict[str, str]
     in_correlation: dict[str, str]
     in_attempts: dict[str, dict[str, str]]
+    ahead: AheadInOrder | None
 
 
 def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
@@ -123,6 +126,7 @@ def message_story(sources: ConsoleSources, message_id: str) -> MessageStory:
         payload=_payload(stub, records, fields),
         of_transaction=_of_transaction(sources, history),
         of_key=_of_key(sources, history, message_id, lines),
+        ahead=message_ahead(sources, history, database, lines),
         findings=_findings(history, fields),
         away=lines,
         read_from=read_from,
