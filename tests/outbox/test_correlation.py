@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from reliable_mq import MessageQueue, ReceivedMessage, ReliableMQ
-from reliable_mq.cli.found_messages import ids_by_correlation, newest_correlated
+from reliable_mq.cli.found_headers import CorrelationSearch, newest_correlated
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.escalate.sql_stub_list import SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter, is_correlation_masked, without_masked
@@ -52,7 +52,7 @@ def found(mq: ReliableMQ, correlation_id: str) -> list[str]:
 
     A filter has at most 1,000 characters in the console; a command has no limit.
     """
-    ids = ids_by_correlation([mq.database], correlation_id, lambda _: NOTHING_SENSITIVE)
+    ids = CorrelationSearch(correlation_id, (), lambda _: NOTHING_SENSITIVE).ids([mq.database])
     stubs = SqlStubList(
         mq.database.stubs, mq.database.logs, StubFilter(correlation_id=correlation_id)
     )
@@ -154,7 +154,7 @@ def test_one_id_of_very_many_messages_reads_as_many_rows_as_it_shows(mq: Reliabl
     rows += [row | {"message_id": f"9{number:031d}", "correlation_id": None} for number in range(9)]
     with mq.database.engine.begin() as connection:
         connection.execute(insert(table), rows)
-    assert len(ids_by_correlation([mq.database], "batch", lambda _: NOTHING_SENSITIVE)) == 50
+    assert len(CorrelationSearch("batch", (), lambda _: NOTHING_SENSITIVE).ids([mq.database])) == 50
     with mq.database.engine.connect() as connection:
         plan = _plan_of(connection, newest_correlated(table, "batch"))
     assert "rmq_message_stub_correlation" in plan
@@ -219,7 +219,7 @@ def test_a_guess_at_a_masked_id_is_not_confirmed(tmp_path: Any) -> None:
     with mq.transaction() as tx:
         tx.send("secret", {}, correlation_id="r-17")
         shown = tx.send("orders", {}, correlation_id="r-17")
-    assert ids_by_correlation([mq.database], "r-17", sensitive_of) == [shown]
+    assert CorrelationSearch("r-17", (), sensitive_of).ids([mq.database]) == [shown]
     wanted = without_masked(StubFilter(correlation_id="r-17"), ("orders", "secret"), sensitive_of)
     assert wanted.hidden_topics == ("secret",)
     with mq.database.forgiving_engine.begin() as connection:

@@ -1,40 +1,39 @@
 """Finds the messages that a person means: by message id, business key, correlation id or header.
 
-Receives one text. Asks the databases first, and the brokers for what no database knows.
+Receives one text. Asks the databases first, and the brokers for what no database knows. The
+searches for headers are in `found_headers`.
 """
 
-import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Select, Table, select
+from sqlalchemy import Connection, select
 
-from reliable_mq.cli.database_options import OpenedDatabase, SensitiveOf
+from reliable_mq.cli.database_options import OpenedDatabase
+from reliable_mq.cli.found_headers import (
+    MATCHES_MAX,
+    PATIENT_SECONDS,
+    CorrelationSearch,
+    ids_by_header,
+)
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_run_tables import known_tables
 from reliable_mq.database.sql_statement_limit import limit_statements
-from reliable_mq.database.sql_stub_table import correlated_rows
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError
 from reliable_mq.escalate.sql_history import SqlHistory
 from reliable_mq.escalate.sql_stub_list import SqlStubList
-from reliable_mq.escalate.stub_filter import StubFilter, is_correlation_masked
+from reliable_mq.escalate.stub_filter import StubFilter
 from reliable_mq.escalate.timeline import MessageHistory, merged
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.outbox.correlation import correlation_of, kept_correlation
 from reliable_mq.outbox.stub import groups_of
-from reliable_mq.sensitive import SensitiveFields
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.pop_handle import RETRY, RETRY_V2, stored_topic
 
 if TYPE_CHECKING:
     from reliable_mq.client.administering.thread_admin import Admin
-
-MATCHES_MAX = 50
-PATIENT_SECONDS = 600.0
-"""A person at a terminal can end a command that takes too long."""
 
 
 def history_of(
@@ -80,8 +79,9 @@ def ids_of(databases: Sequence[Database], found: OpenedDatabase, text: str) -> l
     """
     if not history_of(databases, text).is_empty:
         return [text]
-    ours = [*ids_by_key(databases, text), *ids_by_correlation(databases, text, found.sensitive_of)]
-    known = list(dict.fromkeys(ours)) or ids_at_brokers(found, text)
+    of_request = CorrelationSearch(text, found.topics, found.sensitive_of).ids(databases)
+    ours = dict.fromkeys([*ids_by_key(databases, text), *of_request])
+    known = list(ours) or ids_at_brokers(found, text)
     return known or ids_by_header(databases, text, found.sensitive_of)
 
 
@@ -124,145 +124,6 @@ def _escalated(connection: Connection, database: Database, key: str) -> list[str
     column = database.escalations.c
     wanted = select(column.message_id).where(column.message_key == key).limit(MATCHES_MAX)
     return list(connection.execute(wanted).scalars())
-
-
-def ids_by_correlation(
-    databases: Collection[Database],
-    text: str,
-    sensitive_of: SensitiveOf,
-    seconds: float = PATIENT_SECONDS,
-) -> list[str]:
-    """Return the ids of the newest messages with a correlation id, by its index.
-
-    Stubs of the release before, and of plain SQL, have none in the column of the index. If there
-    are others with the id, the newest `HEADER_STUBS` of each database are looked at for them:
-    processes of both releases may send messages of one request. If there are none, a search for
-    headers finds them. An id that is masked is not found: a match would say that a guess is right.
-
-    Args:
-        databases: those that are asked.
-        text: the whole correlation id.
-        sensitive_of: returns the sensitive fields of a topic.
-        seconds: the database ends a statement after this time.
-    """
-    found: dict[str, None] = {}
-    for database in databases:
-        with database.forgiving_engine.begin() as connection:
-            limit_statements(connection, seconds)
-            rows = connection.execute(newest_correlated(database.stubs, text)).all()
-        _note(found, rows, sensitive_of, text)
-    if 0 < len(found) < MATCHES_MAX:
-        for database in databases:
-            older = _with_header(database, text, seconds, column_is_null=True)
-            named = [row for row in older if correlation_of(_headers(row.properties)) == text]
-            _note(found, named, sensitive_of, text)
-    return list(found)[:MATCHES_MAX]
-
-
-def _note(
-    found: dict[str, None], rows: Iterable[Any], sensitive_of: SensitiveOf, text: str
-) -> None:
-    """Note the ids of rows where a correlation id is not masked."""
-    for row in rows:
-        if not is_correlation_masked(sensitive_of(row.topic), text):
-            found[row.message_id] = None
-
-
-def newest_correlated(stubs: Table, text: str) -> Select[tuple[str, str]]:
-    """Return the statement for id and topic of the newest stubs with a correlation id.
-
-    The index has them in this order: as many rows are read as are wanted, however many there are.
-    The condition is a range of one value. If it were equal, PostgreSQL could walk the table by its
-    key instead, until it has found enough: it does not know that all of them may be old.
-    """
-    column, kept = stubs.c, kept_correlation(text)
-    return (
-        select(column.message_id, column.topic)
-        .where(correlated_rows(stubs), column.correlation_id.between(kept, kept))
-        .order_by(column.correlation_id.desc(), column.seq.desc())
-        .limit(2 * MATCHES_MAX)
-    )
-
-
-HEADER_STUBS, HEADER_LENGTH_MIN = 20_000, 6
-"""A header is looked for in so many of the newest stubs, if it has so many characters."""
-_OF_HEADERS = ("message_id", "topic", "properties")
-
-
-def ids_by_header(
-    databases: Iterable[Database],
-    text: str,
-    sensitive_of: SensitiveOf,
-    seconds: float = PATIENT_SECONDS,
-) -> list[str]:
-    """Return the ids of the newest messages that have a text as a header, as a request id.
-
-    A trace id is found, too, in `traceparent`. No index has these headers: so only the newest
-    `HEADER_STUBS` of each database are looked at. A header that is masked is not found: a match
-    would say that a guess is right.
-
-    Args:
-        databases: those that are asked.
-        text: the whole value of a header, or a trace id.
-        sensitive_of: returns the sensitive fields of a topic.
-        seconds: the database ends a statement after this time.
-    """
-    found: dict[str, None] = {}
-    for database in databases:
-        found |= dict.fromkeys(
-            row.message_id
-            for row in _with_header(database, text, seconds)
-            if _has_header(_headers(row.properties), text, sensitive_of(row.topic))
-        )
-    return list(found)[:MATCHES_MAX]
-
-
-def _with_header(
-    database: Database, text: str, seconds: float, *, column_is_null: bool = False
-) -> Sequence[Any]:
-    """Return id, topic and properties of the newest stubs with a text in their properties.
-
-    Args:
-        database: it is asked for its newest `HEADER_STUBS`.
-        text: none is looked for if it is shorter than `HEADER_LENGTH_MIN`.
-        seconds: the database ends the statement after this time.
-        column_is_null: only stubs without a correlation id in its column.
-    """
-    if len(text) < HEADER_LENGTH_MIN:
-        return []
-    column = database.stubs.c
-    newest = (
-        select(column.seq, *(column[name] for name in _OF_HEADERS), column.correlation_id)
-        .order_by(column.seq.desc())
-        .limit(HEADER_STUBS)
-        .subquery()
-    )
-    wanted = (
-        select(*(newest.c[name] for name in _OF_HEADERS))
-        .where(newest.c.properties.contains(json.dumps(text)[1:-1], autoescape=True))
-        .order_by(newest.c.seq.desc())
-        .limit(2 * MATCHES_MAX)
-    )
-    if column_is_null:
-        wanted = wanted.where(newest.c.correlation_id.is_(None))
-    with database.forgiving_engine.begin() as connection:
-        limit_statements(connection, seconds)
-        return connection.execute(wanted).all()
-
-
-def _headers(properties: str) -> dict[str, Any]:
-    """Return the properties of a stub; empty if plain SQL wrote what is none."""
-    try:
-        headers = json.loads(properties)
-    except ValueError:
-        return {}
-    return headers if isinstance(headers, dict) else {}
-
-
-def _has_header(headers: dict[str, Any], text: str, fields: SensitiveFields) -> bool:
-    seen = fields.masked_headers(headers)
-    is_header = any(value == text and seen[name] == text for name, value in headers.items())
-    return is_header or f"-{text}-" in str(seen.get("traceparent", ""))
 
 
 def ids_at_brokers(found: OpenedDatabase, key: str) -> list[str]:

@@ -76,6 +76,9 @@ def list_(
     if not as_json:
         for hint in _hints(rows, place.found_by):
             say(hint)
+        if text := wanted.correlation_id:
+            show = typed(f"stub show {shlex.quote(text)}", place.found_by)
+            say(f"stubs of an older release are not listed; to look for them: {show}")
 
 
 def _print_stubs(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
+from reliable_mq.cli.found_headers import HEADER_LENGTH_MIN, HEADER_STUBS
 from reliable_mq.console.lists import (
     Field,
     FilterFault,
@@ -12,12 +14,18 @@ from reliable_mq.console.lists import (
     WantedPage,
     number_of,
 )
+from reliable_mq.console.search import TEXT_LENGTH_MAX
 from reliable_mq.console.sources import ConsoleSources
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_stub_list import SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter, without_masked
 from reliable_mq.outbox.stub import groups_of
+
+NOT_LISTED = (
+    "Stubs of an older release are not in this list, nor those of plain SQL without the column"
+    " correlation_id."
+)
 
 
 def stub_filter_of(sources: ConsoleSources, wanted: WantedPage) -> StubFilter:
@@ -52,7 +60,19 @@ def _page(sources: ConsoleSources, wanted: WantedPage) -> ListPage:
     with sources.reading(wanted.database) as (database, connection):
         stubs = SqlStubList(database.stubs, database.logs, chosen)
         rows, last = stubs.newest_before(connection, before, wanted.limit)
-    return ListPage([_row(row) for row in rows], "" if last is None else str(last))
+    notes, leads = _not_listed(chosen.correlation_id)
+    place = "" if last is None else str(last)
+    return ListPage([_row(row) for row in rows], place, notes=notes, leads=leads)
+
+
+def _not_listed(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return which stubs of a correlation id the list lacks, and what leads to them."""
+    if not text:
+        return (), ()
+    is_searched = HEADER_LENGTH_MIN <= len(text) <= TEXT_LENGTH_MAX
+    says = f"Search for them in the newest {HEADER_STUBS:,} stubs"
+    lead = (says, f"/find?{urlencode({'q': text})}")
+    return (NOT_LISTED,), (lead,) if is_searched else ()
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class ListPage(NamedTuple):
     next: str = ""
     away: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    leads: tuple[tuple[str, str], ...] = ()
 
 
 class RowList(msgspec.Struct, frozen=True, kw_only=True):

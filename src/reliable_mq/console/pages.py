@@ -148,10 +148,10 @@ class Pages:
 
     def find(self, request: Request) -> Response:
         """Find a message, a topic or a group; one message that is found is shown at once."""
-        text = request.query_params.get("q", "").strip()
+        text = request.query_params.get("q", "")
         if len(text) > TEXT_LENGTH_MAX or "\0" in text:
             raise HTTPException(400, f"a search has at most {TEXT_LENGTH_MAX} characters")
-        if not text:
+        if not text.strip():
             return self._render.page(request, "find.html", found=None)
         found = search(self._sources, text)
         if found.only_one:

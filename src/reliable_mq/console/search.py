@@ -7,12 +7,12 @@ What is away is named, and what the others know is shown.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
+from reliable_mq.cli.found_headers import CorrelationSearch, ids_by_header
 from reliable_mq.cli.found_messages import (
     history_of,
-    ids_by_correlation,
-    ids_by_header,
     ids_by_key,
     ids_by_key_at,
     overview,
@@ -20,6 +20,7 @@ from reliable_mq.cli.found_messages import (
 from reliable_mq.cli.message_standing import Standing, standing
 from reliable_mq.client.administering.thread_all_progress import GroupLine
 from reliable_mq.console.sources import STATEMENT_SECONDS, ClusterState, ConsoleSources, ask
+from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import NotFound, UsageError
 from reliable_mq.escalate.timeline import MessageHistory, merged
 
@@ -97,27 +98,29 @@ def _history(sources: ConsoleSources, name: str, message_id: str) -> Callable[[]
     return read
 
 
-def search(sources: ConsoleSources, text: str) -> SearchResult:
-    """Return all that has the text as its id, key or name."""
-    away: dict[str, None] = {}
+def search(sources: ConsoleSources, typed: str) -> SearchResult:
+    """Return all that has a text as its id, key or name.
+
+    Blanks at its ends are left out. A key or a correlation id that has them is found, too.
+    """
+    text = typed.strip()
     known = known_of(sources, text)
-    away |= dict.fromkeys(known.away)
+    away = dict.fromkeys(known.away)
+    histories = {} if known.history.is_empty else {text: known.history}
+    others = [] if typed == text else _ids_in_databases(sources, typed, away)
     by_header: list[str] = []
     elsewhere: list[str] = []
-    histories = {} if known.history.is_empty else {text: known.history}
-    if not histories:
-        ids = _ids(sources, text, away)
-        by_header = [] if ids else _ids_by_header(sources, text, away)
-        for each in ids or by_header:
+    if histories:  # an id of the first message may be the correlation id of those that follow
+        others += _correlated(sources, text, away)
+    else:
+        others += _ids(sources, text, away)
+        by_header = [] if others else _ids_by_header(sources, text, away)
+        elsewhere = _topics_elsewhere(sources, text, away)
+    for each in dict.fromkeys(others or by_header):
+        if each not in histories:
             found = known_of(sources, each)
             away |= dict.fromkeys(found.away)
             histories[each] = found.history
-        elsewhere = _topics_elsewhere(sources, text, away)
-    else:  # an id of the first message may be the correlation id of those that follow
-        for name in sources.databases:
-            answer = ask(_by_correlation(sources, name, text))
-            for each in answer.value or ():
-                histories[each] = known_of(sources, each).history
     matches = [_match(each, history) for each, history in histories.items()]
     cluster = sources.cluster.look()
     groups = {*(sources.mq._declared.groups), *(each.group for each in _lines(cluster.value))}
@@ -157,13 +160,7 @@ def _named(names: Iterable[str], text: str) -> list[str]:
 
 def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
     """Return the ids of the messages with a key, a correlation id or an offset id."""
-    found: dict[str, None] = {}
-    for name in sources.databases:
-        for what, read in (("key", _by_key), ("correlation id", _by_correlation)):
-            answer = ask(read(sources, name, text))
-            if answer.value is None:
-                away[f"Database {name}, by {what}: {answer.fault}"] = None
-            found |= dict.fromkeys(answer.value or ())
+    found = dict.fromkeys(_ids_in_databases(sources, text, away))
     if sources.why_no_cluster:
         away[f"Broker: {sources.why_no_cluster}"] = None
         return list(found)
@@ -180,42 +177,59 @@ def _ids(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]
     return list(found)
 
 
-def _by_key(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
-    def read() -> list[str]:
-        with sources.place(name):
-            asked = [sources.databases[name]]
-            return ids_by_key(asked, text, KEY_SECONDS, everywhere=False)
+def _ids_in_databases(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the ids of the messages with a key or a correlation id, in all databases."""
 
-    return read
+    def by_key(database: Database) -> list[str]:
+        return ids_by_key([database], text, KEY_SECONDS, everywhere=False)
 
-
-def _by_correlation(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
-    def read() -> list[str]:
-        with sources.place(name):
-            sensitive_of = sources.mq._declared.sensitive_of
-            return ids_by_correlation([sources.databases[name]], text, sensitive_of, KEY_SECONDS)
-
-    return read
+    keyed = _in_each(sources, "key", by_key, away)
+    return [*keyed, *_correlated(sources, text, away)]
 
 
-def _ids_by_header(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
-    """Return the ids of the newest messages with a text as a header, in all databases."""
+def _correlated(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the ids of the messages with a correlation id, in all databases.
+
+    One database may have the messages of this release, and another those of the release before.
+    """
+    mq = sources.mq
+    wanted = CorrelationSearch(text, mq.topics, mq._declared.sensitive_of, KEY_SECONDS)
+    found = _in_each(sources, "correlation id", wanted.by_index, away)
+    if wanted.may_have_older(found):
+        found += _in_each(sources, "correlation id", wanted.without_column, away)
+    return found
+
+
+def _in_each(
+    sources: ConsoleSources,
+    what: str,
+    read: Callable[[Database], list[str]],
+    away: dict[str, None],
+) -> list[str]:
+    """Return the ids that each database has, and note those that cannot be asked."""
     found: dict[str, None] = {}
     for name in sources.databases:
-        answer = ask(_by_header(sources, name, text))
+        answer = ask(partial(_read_in, sources, name, read))
         if answer.value is None:
-            away[f"Database {name}, by header: {answer.fault}"] = None
+            away[f"Database {name}, by {what}: {answer.fault}"] = None
         found |= dict.fromkeys(answer.value or ())
     return list(found)
 
 
-def _by_header(sources: ConsoleSources, name: str, text: str) -> Callable[[], list[str]]:
-    def read() -> list[str]:
-        with sources.place(name):
-            sensitive_of = sources.mq._declared.sensitive_of
-            return ids_by_header([sources.databases[name]], text, sensitive_of, KEY_SECONDS)
+def _read_in(
+    sources: ConsoleSources, name: str, read: Callable[[Database], list[str]]
+) -> list[str]:
+    with sources.place(name):
+        return read(sources.databases[name])
 
-    return read
+
+def _ids_by_header(sources: ConsoleSources, text: str, away: dict[str, None]) -> list[str]:
+    """Return the ids of the newest messages with a text as a header, in all databases."""
+
+    def by_header(database: Database) -> list[str]:
+        return ids_by_header([database], text, sources.mq._declared.sensitive_of, KEY_SECONDS)
+
+    return _in_each(sources, "header", by_header, away)
 
 
 def _at_brokers(sources: ConsoleSources, text: str) -> list[str]:
