@@ -29,6 +29,7 @@ from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.command_words import BY_DJANGO, DJANGO_APPLICATION
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_faults import is_missing_column
 from reliable_mq.database.sql_stub_table import DEFAULT_PREFIX
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.database.sql_urls import shown_url
@@ -248,6 +249,9 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         if is_missing_table(error):
             missing = missing_table_text(database.stubs.name, database.metadata)
             raise ConfigurationError(missing) from error
+        if is_missing_column(error):  # tables of an older release: says which command helps
+            for each in databases.values():
+                each.check_tables()
         raise
     finally:
         for each in databases.values():

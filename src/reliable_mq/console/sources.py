@@ -31,7 +31,7 @@ from reliable_mq.console.broker_legs import broker_legs
 from reliable_mq.console.kept import KeptResults, KeptValue
 from reliable_mq.console.waiting_at_brokers import waiting_halves, waiting_timers
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_faults import fault_line, known_fault
+from reliable_mq.database.sql_faults import fault_line, is_missing_column, known_fault
 from reliable_mq.database.sql_statement_limit import limit_statements
 from reliable_mq.errors import ConfigurationError, ReliableMQError, Unavailable
 from reliable_mq.measuring.sql_figures import SqlFigures
@@ -68,6 +68,8 @@ COUNTS_SECONDS = 60.0
 """The findings of a run are counted again after this time."""
 LESS_PATIENCE = 0.5
 """A page waits so long for what is not the first thing that a person asks."""
+
+_OLDER = "if its tables are of an older release, run reliable-mq migrate --app MODULE:OBJECT"
 
 
 class Answer(NamedTuple, Generic[T]):
@@ -368,5 +370,7 @@ def ask(read: Callable[[], T], seconds: float = ANSWER_SECONDS) -> Answer[T]:
 def fault_of(error: Any) -> str:
     """Return an error in one line for a page."""
     if isinstance(error, SQLAlchemyError):
+        if is_missing_column(error):
+            return f"the database says: {fault_line(error)}; {_OLDER}"
         return known_fault(error) or f"the database says: {fault_line(error)}"
     return words_of(error)

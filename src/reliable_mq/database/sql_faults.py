@@ -41,6 +41,9 @@ _RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
 _MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
 _LATE_STATE = "57014"  # SQLSTATE: query canceled
 _MYSQL_LATE = frozenset({1317, 1969, 3024})  # interrupted; a limit of MariaDB, of MySQL
+_UNDEFINED_COLUMN = "42703"  # SQLSTATE
+_MYSQL_BAD_FIELD = 1054
+_SQLITE_COLUMN = ("no such column", "has no column named")
 _MYSQL_OPTION_PREVENTS = 1290  # --read-only on a former primary; also other options
 
 
@@ -82,6 +85,16 @@ def is_right_missing(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
         return False
     return sqlstate_of(error.orig) == _RIGHT_STATE or mysql_code(error) in _MYSQL_RIGHTS
+
+
+def is_missing_column(error: BaseException) -> bool:
+    """Return whether a statement failed because its table lacks a column."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if sqlstate_of(error.orig) == _UNDEFINED_COLUMN or mysql_code(error) == _MYSQL_BAD_FIELD:
+        return True
+    said = str(error.orig)
+    return isinstance(error.orig, sqlite3.Error) and any(each in said for each in _SQLITE_COLUMN)
 
 
 def is_row_refused(error: BaseException) -> bool:

@@ -66,6 +66,11 @@ def revision_of(connection: Connection, prefix: str) -> str | None:
     return connection.execute(select(table.c.version_num)).scalars().first()
 
 
+def is_older(revision: str | None) -> bool:
+    """Return whether tables of a revision lack what this release needs."""
+    return revision is not None and revision < REVISION
+
+
 def check_revision(connection: Connection, prefix: str) -> str | None:
     """Return the revision that the database records. A newer one is fine: it only adds.
 
@@ -73,7 +78,7 @@ def check_revision(connection: Connection, prefix: str) -> str | None:
         ConfigurationError: it is older than this release; says what to do.
     """
     there = revision_of(connection, prefix)
-    if there is not None and there < REVISION:
+    if is_older(there):
         raise ConfigurationError(
             f"the tables {prefix}… are of revision {there}, this release needs {REVISION}: "
             "run reliable-mq migrate --app MODULE:OBJECT"

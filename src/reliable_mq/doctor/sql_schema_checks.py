@@ -4,31 +4,38 @@ exactly?
 
 from sqlalchemy import text
 
-from reliable_mq.database.sql_schema import REVISION, check_revision, differences
+from reliable_mq.database.sql_schema import REVISION, differences, is_older, revision_of
 from reliable_mq.doctor.check_context import CheckContext
 from reliable_mq.doctor.finding import CheckFindings
-from reliable_mq.errors import ConfigurationError
 
-_MIGRATE = (
-    "run reliable-mq migrate --app MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
-)
+_MIGRATE = "run reliable-mq migrate --app MODULE:OBJECT"
+_CREATE = "run reliable-mq create-tables --app MODULE:OBJECT"
+_MIGRATE_OR_CREATE = f"{_MIGRATE} (without Alembic: reliable-mq create-tables)"
 _EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 
 def tables(context: CheckContext, report: CheckFindings) -> None:
-    """Every table and column of this release exists, and the revision is that of this release."""
+    """Every table and column of this release exists, and the revision is that of this release.
+
+    Of tables of an older release, only that is told: a migration brings all that they lack, and
+    `create-tables` refuses them.
+    """
     connection, database = context.connection, context.database
-    lacking = differences(connection, database.metadata)
-    for each in lacking:
-        if each.kind in ("table", "column"):
-            report.error(str(each), _MIGRATE)
-    try:
-        revision = check_revision(connection, database.prefix)
-    except ConfigurationError as error:
-        report.error(str(error), _MIGRATE)
+    revision = revision_of(connection, database.prefix)
+    if is_older(revision):
+        report.error(
+            f"the tables {database.prefix}… are of revision {revision}, this release needs"
+            f" {REVISION}",
+            _MIGRATE,
+        )
         return
+    for each in differences(connection, database.metadata):
+        if each.kind == "table":
+            report.error(str(each), _CREATE if revision else _MIGRATE_OR_CREATE)
+        elif each.kind == "column":
+            report.error(str(each), "restore the column" if revision else _MIGRATE)
     if revision is None:
-        report.warn("the database notes no revision of its tables", _MIGRATE)
+        report.warn("the database notes no revision of its tables", _MIGRATE_OR_CREATE)
     elif not report.findings:
         newer = f"; this release knows {REVISION}" if revision > REVISION else ""
         report.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
@@ -37,14 +44,12 @@ def tables(context: CheckContext, report: CheckFindings) -> None:
 def indexes(context: CheckContext, report: CheckFindings) -> None:
     """Every key and index exists and is valid. Without its keys a table guarantees nothing."""
     connection, database = context.connection, context.database
+    create = _MIGRATE if is_older(revision_of(connection, database.prefix)) else _CREATE
     for each in differences(connection, database.metadata):
         if each.kind == "key":
             report.error(f"{each}: a message could have two rows", "restore the table's key")
         elif each.kind == "index":
-            report.error(
-                f"{each}: queries read the whole table",
-                "run reliable-mq create-tables --app MODULE:OBJECT",
-            )
+            report.error(f"{each}: queries read the whole table", create)
     if database.dialect == "postgresql":
         for name in connection.scalars(_INVALID, {"names": sorted(database.metadata.tables)}):
             report.error(

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.database.sql_faults import fault_line, is_database_busy
+from reliable_mq.database.sql_faults import fault_line, is_database_busy, is_missing_column
 from reliable_mq.database.sql_types import is_missing_table
 from reliable_mq.doctor.check_context import CheckContext
 from reliable_mq.doctor.finding import CheckFindings
@@ -47,8 +47,8 @@ def writes(context: CheckContext, report: CheckFindings) -> None:
                 for right in ("INSERT", "UPDATE"):
                     connection.execute(statement_without_rows(table, right))
         except DBAPIError as error:
-            if is_missing_table(error) or is_database_busy(error):
-                raise
+            if is_missing_table(error) or is_missing_column(error) or is_database_busy(error):
+                raise  # the first two are told by the check of the tables
             report.error(
                 f"the database accepts no writes: {fault_line(error)}",
                 _LET_US_WRITE[database.dialect],
