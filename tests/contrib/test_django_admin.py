@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import Client, override_settings
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from tests.contrib.django_project import project, set_up
 
 from reliable_mq.contrib.django.application import DjangoMQ
+from reliable_mq.escalate.sql_skip_actions import SkipActions
 
 set_up()
 
@@ -189,3 +190,35 @@ def test_the_list_of_escalations_says_which_are_closed(mq: DjangoMQ) -> None:
 
     assert page.count(b'class="field-close_reason">retry<') == 1
     assert page.count(b'class="field-close_reason">-<') == 1
+
+
+def test_a_message_that_a_person_skipped_is_not_called_consumed(mq: DjangoMQ) -> None:
+    now = datetime(2026, 11, 28, tzinfo=UTC)
+    rows: dict[str, dict[str, Any]] = {
+        "none": {"state": 0},
+        "done": {"state": 1, "owner": "worker-1", "consume_date": now},
+        "copy": {"state": 1, "duplicate_of": "done", "consume_date": now},
+        "left": {"state": 0, "owner": "worker-1", "failure": "no such customer"},
+    }
+    table = mq.database.logs
+    with mq.database.engine.begin() as connection:
+        for number, (name, values) in enumerate(rows.items()):
+            place = {"broker_name": "a", "queue_id": 0, "offset": number, "create_date": now}
+            known = {"consumer_group": "billing", "message_id": name, "topic": "orders"}
+            connection.execute(insert(table), {**known, **place, "attempt": 1, **values})
+    (_,) = SkipActions({"main": mq.database}, "billing", actor="ada", why="refunded").skip(["left"])
+    browser = user("ann", "view_consumelog")
+    address = "/admin/reliable_mq/consumelog/"
+
+    page = told(browser.get(address))
+
+    assert page.count('class="field-outcome">SKIPPED<') == 1
+    assert page.count('class="field-outcome">CONSUMED<') == 2
+    assert page.count('class="field-outcome">RECEIVED<') == 1
+    assert "skipped by ada: refunded" in page
+    for state, found in (("SKIPPED", 1), ("CONSUMED", 2), ("RECEIVED", 1), ("x", 4)):
+        chosen = told(browser.get(address, {"state": state}))
+        assert chosen.count('class="field-outcome"') == found, state
+    one = told(browser.get(f"{address}left/change/"))
+    assert "SKIPPED" in one
+    assert "CONSUMED" not in one

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
+from django.db.models import F, Q
 
 from reliable_mq.cli.found_messages import history_of
 from reliable_mq.contrib.django.configuration import name_of_alias
@@ -20,6 +21,7 @@ from reliable_mq.contrib.django.models import (
     EscalationRow,
     MessageStub,
 )
+from reliable_mq.database.row_values import LogState, is_skipped
 from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.stub_filter import status_text
@@ -28,6 +30,7 @@ from reliable_mq.outbox.stub import StubEvent
 from reliable_mq.plain_text import printable, printable_lines
 
 WHY = "by the admin of Django"
+SKIPPED = "SKIPPED"
 PAYLOAD_LENGTH_MAX = 20_000
 """Characters of a payload that a page shows."""
 
@@ -167,15 +170,46 @@ class Escalations(RowsOfMessages):
     ordering = ("-seq",)
 
 
+class StateFilter(admin.SimpleListFilter):
+    """Chooses consume logs by their state. What a person skipped is not called consumed."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, _request: Any, _model_admin: Any) -> list[tuple[str, str]]:
+        """Return the states."""
+        return [(each, each) for each in (*(state.name for state in LogState), SKIPPED)]
+
+    def queryset(self, _request: Any, rows: Any) -> Any:
+        """Return the rows of the chosen state."""
+        chosen = self.value()
+        skipped = Q(state=LogState.CONSUMED, owner=None, duplicate_of=F("message_id"))
+        if chosen == SKIPPED:
+            return rows.filter(skipped)
+        if chosen not in LogState.__members__:
+            return rows
+        return rows.filter(state=LogState[chosen]).exclude(skipped)
+
+
 @admin.register(ConsumeLog)
 class ConsumeLogs(RowsToRead):
     """Consume logs."""
 
-    list_display = ("message_id", "consumer_group", "topic", "state", "attempt", "consume_date")
+    list_display = (
+        *("message_id", "consumer_group", "topic", "outcome", "attempt", "consume_date"),
+        "note",
+    )
     list_display_links = None
-    list_filter = ("state", "in_doubt", "consumer_group")
+    list_filter = (StateFilter, "in_doubt", "consumer_group")
     search_fields = ("=message_id",)
     ordering = ("-create_date",)
+    exclude = ("state",)
+    readonly_fields = ("outcome",)
+
+    @admin.display(description="state", ordering="state")
+    def outcome(self, row: ConsumeLog) -> str:
+        """Return the state, and SKIPPED where a person let the group skip the message."""
+        return SKIPPED if is_skipped(vars(row)) else str(row.get_state_display())
 
 
 @admin.register(AuditRow)

@@ -86,6 +86,7 @@ class ConsumeLog(ReadOnly):
     create_date = models.DateTimeField()
     consume_date = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
+    owner = models.CharField(max_length=64, null=True)
     duplicate_of = models.CharField(max_length=64, null=True)
     note = models.TextField(null=True)
     failure = models.TextField(null=True)
