@@ -16,23 +16,29 @@ _DECORATORS = {
 }
 """How a decorator is written, by its name."""
 
-_OTHER_WORDS = {
+WORDS_OF_OTHERS = {
     **dict.fromkeys(("retries", "max_retries", "attempts", "tries"), "max_attempts"),
-    **dict.fromkeys(("backoff", "retry_delay", "retry_delays"), "retry_waits"),
-    **dict.fromkeys(("timeout", "visibility_timeout"), "lease"),
     **dict.fromkeys(("workers", "threads", "prefetch"), "concurrency"),
     **dict.fromkeys(("db", "dsn", "url", "db_url", "engine"), "database"),
-    **dict.fromkeys(("namesrv", "name_server", "broker_url"), "broker"),
-    **dict.fromkeys(("cache", "backend", "result_backend"), "redis"),
+    **dict.fromkeys(("postgres", "postgres_url"), "database"),
+    **dict.fromkeys(("namesrv", "name_server", "nameserver", "broker_url", "rocketmq"), "broker"),
+    **dict.fromkeys(("cache", "backend", "result_backend", "valkey", "valkey_url"), "redis"),
+}
+"""The words of other libraries for our settings and options: no close match finds what they mean.
+
+They count for parameters, where the parameter exists, and for variables of the environment."""
+
+_OTHER_WORDS = {
+    **WORDS_OF_OTHERS,
+    **dict.fromkeys(("backoff", "retry_delay", "retry_delays"), "retry_waits"),
+    **dict.fromkeys(("timeout", "visibility_timeout"), "lease"),
     **dict.fromkeys(("countdown", "delay_seconds"), "delay"),
     **dict.fromkeys(("eta", "at", "run_at", "scheduled_at"), "deliver_at"),
     **dict.fromkeys(("headers", "metadata", "attributes"), "properties"),
     **dict.fromkeys(("partition_key", "routing_key", "message_group"), "ordering_key"),
     "groups": "required_groups",
 }
-"""The words of other libraries for our parameters: no close match finds what they mean.
-
-The word counts only where the parameter exists."""
+"""Those for our parameters."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

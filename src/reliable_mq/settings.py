@@ -28,7 +28,7 @@ from pydantic_settings import (
 from reliable_mq import old_names
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
-from reliable_mq.misspelt import meant
+from reliable_mq.misspelt import WORDS_OF_OTHERS, meant
 from reliable_mq.names import TABLE_PREFIX_PATTERN
 from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.sensitive import checked_names
@@ -376,7 +376,7 @@ def _read(kind: type[S], given: Mapping[str, Any]) -> S:
 
 
 def _meant(name: str) -> str:
-    close = _closest(name)
+    close = None if name in WORDS_OF_OTHERS else _closest(name)
     return f"; did you mean {close}?" if close else meant(name, Settings.model_fields)
 
 

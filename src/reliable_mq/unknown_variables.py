@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from reliable_mq.misspelt import WORDS_OF_OTHERS
+
 PREFIX = "RELIABLE_MQ_"
 """Begins the names of our variables."""
 
@@ -31,16 +33,12 @@ _OPTIONS = {
 """Options that people take for settings, and where each is given."""
 
 _WORDS = {
-    **dict.fromkeys(("db", "dsn", "db_url", "url", "postgres", "postgres_url"), "database"),
-    **dict.fromkeys(("namesrv", "name_server", "nameserver", "rocketmq"), "broker"),
-    **dict.fromkeys(("cache", "valkey", "valkey_url"), "redis"),
+    **WORDS_OF_OTHERS,
     **dict.fromkeys(("pool_size", "max_connections"), "database_connections"),
     **dict.fromkeys(("user", "username", "account"), "access_key"),
     **dict.fromkeys(("password", "secret"), "secret_key"),
     **dict.fromkeys(("debug", "verbose"), "log_level"),
     **dict.fromkeys(("prefix", "tables_prefix"), "table_prefix"),
-    **dict.fromkeys(("retries", "max_retries", "attempts"), "max_attempts"),
-    **dict.fromkeys(("threads", "prefetch"), "concurrency"),
     **dict.fromkeys(("workers", "worker_processes"), "processes"),
     **dict.fromkeys(("application", "module"), "app"),
 }

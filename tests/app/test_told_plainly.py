@@ -362,7 +362,9 @@ def test_a_send_with_a_word_of_another_library_is_answered_with_ours(
     mq.close()
 
 
-@pytest.mark.parametrize(("written", "meant"), [("db", "database"), ("broker_url", "broker")])
+@pytest.mark.parametrize(
+    ("written", "meant"), [("db", "database"), ("broker_url", "broker"), ("valkey", "redis")]
+)
 def test_a_setting_of_another_library_is_answered_with_ours(written: str, meant: str) -> None:
     with pytest.raises(ConfigurationError, match=f"no setting {written}; did you mean {meant}\\?"):
         ReliableMQ("shop", **{written: "x"})  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 
 from reliable_mq.cli.main import BAD_USAGE, run
 from reliable_mq.consume.handler_types import ConsumerOptions
+from reliable_mq.misspelt import _OTHER_WORDS, WORDS_OF_OTHERS
 from reliable_mq.settings import Settings, unknown_variables
 from reliable_mq.unknown_variables import _OPTIONS, _WORDS, OF_COMMANDS, TOLD_VARIABLE, meant_by
 
@@ -26,6 +27,8 @@ NEAR = {
     "DSN": "RELIABLE_MQ_DATABASE",
     "POOL_SIZE": "RELIABLE_MQ_DATABASE_CONNECTIONS",
     "BROKR": "RELIABLE_MQ_BROKER",
+    "RESULT_BACKEND": "RELIABLE_MQ_REDIS",
+    "TRIES": "the option max_attempts of @mq.consumer",
     "RELAY_LEESE": "RELIABLE_MQ_RELAY_LEASE_SECONDS",
     "RESEND_INTERVAL_MS": "RELIABLE_MQ_RESEND_INTERVAL_SECONDS",
     "HEALTHFILE": "RELIABLE_MQ_HEALTH_FILE",
@@ -74,6 +77,7 @@ def test_no_setting_no_earlier_name_and_no_variable_of_a_command_is_misspelt() -
 
 def test_each_word_leads_to_something_that_there_is() -> None:
     assert set(_WORDS.values()) <= {*Settings.model_fields, *_OPTIONS, *OF_COMMANDS}
+    assert {*WORDS_OF_OTHERS} <= {*_WORDS} & {*_OTHER_WORDS}
     assert not set(_WORDS) & {*Settings.model_fields, *Settings.renamed, *_OPTIONS}
     of_consumers = {name for name, place in _OPTIONS.items() if "@mq.consumer" in place}
     assert of_consumers <= set(get_type_hints(ConsumerOptions))
