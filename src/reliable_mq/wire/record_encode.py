@@ -264,16 +264,7 @@ class RecordForm:
         size, count, before, after = len(bodies[0]), len(bodies), self._before_key, self._after_key
         head = _SIZE_AND_MAGIC.pack(self.size + size, self._magic)
         queue_and_flag = _TWO_I32.pack(queue_id, self._flag)
-        shared = self._pack_shared(
-            self._sys_flag,
-            born_time_ms,
-            self._born_host,
-            store_time_ms,
-            self._store_host,
-            self._reconsume_times,
-            0,
-            size,
-        )
+        shared = self._shared(born_time_ms, store_time_ms, size)
         form = f"8sI8sqq{len(shared)}s{size}s{len(before)}s{self.key_size}s{len(after)}s"
         row = (head, 0, queue_and_flag, 0, 0, shared, b"", before, b"", after)
         columns: dict[int, Sequence[object]] = {
@@ -284,6 +275,19 @@ class RecordForm:
             8: keys,
         }
         return pack_rows(form, row, columns, count)
+
+    def _shared(self, born_time_ms: int, store_time_ms: int, size: int) -> bytes:
+        """Return the fields from the system flags to the size of the body, which records share."""
+        return self._pack_shared(
+            self._sys_flag,
+            born_time_ms,
+            self._born_host,
+            store_time_ms,
+            self._store_host,
+            self._reconsume_times,
+            0,
+            size,
+        )
 
     def _encode_sized(
         self,
@@ -298,16 +302,7 @@ class RecordForm:
         """Return `encode` of messages whose records have one size, by one `pack` for all."""
         size, before, after = len(bodies[0]), self._before_key, self._after_key
         head = _SIZE_AND_MAGIC.pack(self.size + size, self._magic)
-        shared = self._pack_shared(
-            self._sys_flag,
-            0,
-            self._born_host,
-            store_time_ms,
-            self._store_host,
-            self._reconsume_times,
-            0,
-            size,
-        )
+        shared = self._shared(0, store_time_ms, size)
         flag, sys_flag, rest = _I32.pack(self._flag), shared[:4], shared[12:]
         form = f"8sIi4sqq4sq{len(rest)}s{size}s{len(before)}s{self.key_size}s{len(after)}s"
         row = (head, 0, 0, flag, 0, 0, sys_flag, 0, rest, b"", before, b"", after)
