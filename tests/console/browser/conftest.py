@@ -37,6 +37,8 @@ STORY = message_id(500)
 """A message with attempts, siblings, a payload and a trace."""
 SECRET = message_id(502)
 """A message with a sensitive field."""
+AHEAD, BEHIND = message_id(504), message_id(505)
+"""Two messages of one ordering key: the second waits behind the first."""
 
 
 def _fill(mq: ReliableMQ) -> None:
@@ -62,6 +64,9 @@ def _fill(mq: ReliableMQ) -> None:
     insert_rows(mq.database, "message_stub", timer, secret, quick)
     effect = {"create_date": NOW - timedelta(seconds=3), "consume_date": NOW}
     insert_rows(mq.database, "consume_log", log(quick, **effect))
+    place = {"broker_name": "broker-a", "queue_id": 0, "offset": 1, "ordering_key": "c-1"}
+    both = [stub(62, message_id=each, **place) for each in (AHEAD, BEHIND)]
+    insert_rows(mq.database, "message_stub", *both)
     plant_everywhere(mq.database)
 
 

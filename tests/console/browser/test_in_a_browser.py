@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from tests.console.browser.conftest import SCREENSHOTS, SECRET, STORY
+from tests.console.browser.conftest import AHEAD, BEHIND, SCREENSHOTS, SECRET, STORY
 from tests.console.planted_rows import ODD
 
 from reliable_mq.console.all_lists import ROW_LISTS
@@ -22,6 +22,8 @@ PAGES = {
     "found": f"/find?q={quote(ODD[:20], safe='')}",
     "message": f"/message?id={STORY}",
     "masked": f"/message?id={SECRET}",
+    "behind": f"/message?id={BEHIND}",
+    "of-request": "/stubs?correlation_id=request-17",
     "planted": f"/message?id={quote(ODD[:32], safe='')}",
     "wrong": "/stubs?status=lost",
     "nothing": "/stubs?topic=none",
@@ -87,6 +89,13 @@ def test_a_key_leads_to_the_search_and_enter_to_the_message(
         page.wait_for_url("**/message?id=*")
         assert page.locator("h1").inner_text() == STORY
         assert page.locator(".station").count() == 7
+
+
+def test_a_message_that_waits_leads_to_the_one_before_it(chromium: "Browser", served: str) -> None:
+    with page_of(chromium) as page:
+        page.goto(f"{served}/message?id={BEHIND}")
+        page.get_by_text("waits behind an earlier message").get_by_role("link").click()
+        page.wait_for_url(f"**/message?id={AHEAD}")
 
 
 def test_the_first_tab_leads_past_the_menu(chromium: "Browser", served: str) -> None:
