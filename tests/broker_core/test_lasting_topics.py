@@ -150,6 +150,25 @@ def test_the_topics_of_a_list_are_released_in_many_turns(world: BrokerWorld) -> 
     assert (told, left[-1]) == (1, 0), "it comes behind all of its topics"
 
 
+def test_each_step_of_a_list_is_about_few_of_its_topics(world: BrokerWorld) -> None:
+    """All names at once take a millisecond in each of its phases."""
+    state, rows = world.state, [{"topicName": f"t-{n}"} for n in range(1_000)]
+    of_list = request(
+        Ask.UPDATE_AND_CREATE_TOPIC_LIST, {}, msgspec.json.encode({"topicConfigList": rows})
+    )
+    world.core.receive(connection(1), of_list, world.now_ms)
+    tables = state.new_topics, state.topics.by_name, state.unregistered
+    grown, before = [0, 0, 0], [len(each) for each in tables]
+    while state.works.busy:
+        state.works.run(1)
+        now = [len(each) for each in tables]
+        grown = [max(a, b - c) for a, b, c in zip(grown, now, before, strict=True)]
+        before = now
+
+    assert len(state.new_topics) == len(state.unregistered) == 1_000
+    assert max(grown) <= 100, grown
+
+
 def test_who_asks_while_others_are_told_comes_after_them() -> None:
     files, told = ConfigFiles(), list[int]()
     files.change("a", lambda: "1")

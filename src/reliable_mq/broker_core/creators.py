@@ -77,9 +77,10 @@ class Creators:
             user: who has signed it; "": nobody.
             config: has the limits.
         """
-        return self._fault_of(kind, len(self._new(kind, names)), user, config)
+        return self._fault_of(kind, len(self.new_names(kind, names)), user, config)
 
-    def _new(self, kind: Kind, names: Iterable[str]) -> list[str]:
+    def new_names(self, kind: Kind, names: Iterable[str]) -> list[str]:
+        """Return those of these names that nothing has."""
         table = self._tables[kind].by_name
         return [name for name in dict.fromkeys(names) if name not in table]
 
@@ -107,10 +108,18 @@ class Creators:
         Raises:
             RequestRefused: when there is no room for them.
         """
-        new = self._new(kind, names)
-        if fault := self._fault_of(kind, len(new), user, config):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, fault)
+        new = self.new_names(kind, names)
+        self.refuse_more(kind, len(new), user, config)
         return new
+
+    def refuse_more(self, kind: Kind, new: int, user: str, config: BrokerConfig) -> None:
+        """Return if a request may add so many names.
+
+        Raises:
+            RequestRefused: when there is no room for them.
+        """
+        if fault := self._fault_of(kind, new, user, config):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, fault)
 
     def _is_limited(self, user: str) -> bool:
         known = self._access.users.get(user)

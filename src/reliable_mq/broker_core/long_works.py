@@ -16,7 +16,7 @@ it has cost, in microseconds; the result comes with `StopIteration`."""
 
 Work = Steps[None]
 
-_END_US = 20  # microseconds that the last step has cost, about: it returns no number
+_END_US = 100  # microseconds that the last step has cost, about: it returns no number
 
 
 class LongWorks:

@@ -4,7 +4,9 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 `TopicAttributes`.
 """
 
+from collections import deque
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +28,8 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
+
+_T = TypeVar("_T")
 
 _TOPICS_AT_ONCE = 20
 _LOOKED_AT_ONCE = 100
@@ -113,23 +117,49 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
             yield _TOPICS_US
         topics.append(_checked(state, wanted))
     state.pressure.check_tables()
-    for at in range(0, len(topics), _LOOKED_AT_ONCE):
-        if not all(map(state.topics.has_room, topics[at : at + _LOOKED_AT_ONCE])):
+    for part in _parts(topics):
+        if not all(map(state.topics.has_room, part)):
             raise table_full("topics")
         yield _TOPICS_US
     names = [topic.topic_name for topic in topics]
-    new = state.creators.refuse("topic", names, request.user, state.config)
-    state.creators.note("topic", new, request.user)
-    yield _TOPICS_US
-    held = state.hold_topics(names)  # messages may come before all topics are in the table
+    yield from _note_creator(state, names, request.user)
+    held: deque[tuple[list[str], list[str]]] = deque()
     try:
+        for part_of_names in _parts(names):  # messages may come before all are in the table
+            held.append((part_of_names, state.hold_topics(part_of_names)))
+            yield _TOPICS_US
         for at in range(0, len(topics), _TOPICS_AT_ONCE):
             for topic in topics[at : at + _TOPICS_AT_ONCE]:
                 state.topics.set_topic(topic, request.now_ms)
             yield _TOPICS_US
+        while held:
+            state.topics_changed(*held.popleft())
+            yield _TOPICS_US
     finally:
-        state.topics_changed(names, held)
+        while held:
+            state.topics_changed(*held.popleft())
     state.reply_when_registered(request, reply(request.command))
+
+
+def _parts(rows: list[_T]) -> Iterator[list[_T]]:
+    for at in range(0, len(rows), _LOOKED_AT_ONCE):
+        yield rows[at : at + _LOOKED_AT_ONCE]
+
+
+def _note_creator(state: BrokerState, names: list[str], user: str) -> Steps[None]:
+    """Note who creates topics, unless there are too many.
+
+    Raises:
+        RequestRefused: when there is no room for them.
+    """
+    creators, new = state.creators, set[str]()
+    for part in _parts(names):
+        new.update(creators.new_names("topic", part))
+        yield _TOPICS_US
+    creators.refuse_more("topic", len(new), user, state.config)
+    for part in _parts(names):  # another user may have created some meanwhile
+        creators.note("topic", creators.new_names("topic", part), user)
+        yield _TOPICS_US
 
 
 def _checked(state: BrokerState, wanted: TopicConfig) -> TopicConfig:
