@@ -6,11 +6,10 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TypeVar
 
 import msgspec
 
-from reliable_mq.broker_core.long_works import Steps
+from reliable_mq.broker_core.long_works import Steps, parts_of
 from reliable_mq.broker_core.names import EVENT_TOPIC, pop_retry_topic, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
@@ -29,10 +28,7 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
 
-_T = TypeVar("_T")
-
 _TOPICS_AT_ONCE = 20
-_LOOKED_AT_ONCE = 100
 _TOPICS_US = 100  # microseconds that so many topics take
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # The supported values of each attribute. Apache's other values are refused, not ignored.
@@ -117,19 +113,19 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
             yield _TOPICS_US
         topics.append(_checked(state, wanted))
     state.pressure.check_tables()
-    for part in _parts(topics):
+    for part in parts_of(topics):
         if not all(map(state.topics.has_room, part)):
             raise table_full("topics")
         yield _TOPICS_US
     names = [topic.topic_name for topic in topics]
-    yield from _note_creator(state, names, request.user)
+    yield from state.creators.note_in_steps("topic", names, request.user, state.config)
     held: deque[tuple[list[str], list[str]]] = deque()
     try:
-        for part_of_names in _parts(names):  # messages may come before all are in the table
+        for part_of_names in parts_of(names):  # messages may come before all are in the table
             held.append((part_of_names, state.hold_topics(part_of_names)))
             yield _TOPICS_US
-        for at in range(0, len(topics), _TOPICS_AT_ONCE):
-            for topic in topics[at : at + _TOPICS_AT_ONCE]:
+        for part in parts_of(topics, _TOPICS_AT_ONCE):
+            for topic in part:
                 state.topics.set_topic(topic, request.now_ms)
             yield _TOPICS_US
         while held:
@@ -139,27 +135,6 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
         while held:
             state.topics_changed(*held.popleft())
     state.reply_when_registered(request, reply(request.command))
-
-
-def _parts(rows: list[_T]) -> Iterator[list[_T]]:
-    for at in range(0, len(rows), _LOOKED_AT_ONCE):
-        yield rows[at : at + _LOOKED_AT_ONCE]
-
-
-def _note_creator(state: BrokerState, names: list[str], user: str) -> Steps[None]:
-    """Note who creates topics, unless there are too many.
-
-    Raises:
-        RequestRefused: when there is no room for them.
-    """
-    creators, new = state.creators, set[str]()
-    for part in _parts(names):
-        new.update(creators.new_names("topic", part))
-        yield _TOPICS_US
-    creators.refuse_more("topic", len(new), user, state.config)
-    for part in _parts(names):  # another user may have created some meanwhile
-        creators.note("topic", creators.new_names("topic", part), user)
-        yield _TOPICS_US
 
 
 def _checked(state: BrokerState, wanted: TopicConfig) -> TopicConfig:
