@@ -246,11 +246,13 @@ class SendFrames:
         """
         front, back, content = self._templates.get(queue) or self._cut(queue)
         message = out.message
-        texts: tuple[bytes, ...] = (_encode_text(out.properties.decode()),)
-        if self._signing is not None:
+        text = _encode_text(out.properties.decode())
+        if self._signing is None:
+            front %= (now_ms, message.flag, text)
+        else:
             content %= (now_ms, message.flag, out.properties)
-            texts += (self._signing.signer.of_content(content, message.body),)
-        front %= (now_ms, message.flag, *texts)
+            signature = self._signing.signer.of_content(content, message.body)
+            front %= (now_ms, message.flag, text, signature)
         return partial(encode_numbered, JSON, front, back, message.body)
 
     def _cut(self, queue: MessageQueue) -> Template:
