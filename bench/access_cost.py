@@ -1,12 +1,15 @@
 """What access control costs a send: messages a second, and processor time of broker and client.
 
-Two bundled brokers run at once, one with access control and one without. Apache's Java clients send
-to them in turn. `off` does not sign, and `on` signs. `signed` signs to the broker without access
-control, which does not look at it: what `signed` loses is the client's own work. Only the ratios
-of one run are a result. The tables at the end have a row for each count of threads. With `--rival`,
-the same is asked of two brokers of Apache's, and a sentence says what access control costs there.
+Two bundled brokers run at once, one with access control and one without. Clients send to them in
+turn, Apache's Java client or our own. `off` does not sign, and `on` signs. `signed` signs to the
+broker without access control, which does not look at it. So "signed to off" is what the client's
+signing leaves, "on to signed" is what the broker's checks leave of that, and "on to off" is both.
+Client and broker have the same two processors. Only the ratios of one run are a result. The tables
+at the end have a row for each count of threads. With `--rival`, the same is asked of two brokers of
+Apache's, and a sentence says what access control costs there.
 
     python -m bench.access_cost [--rounds 5] [--seconds 4] [--threads 1 16 64] [--rival]
+                                [--client java | python]
 """
 
 import argparse
@@ -22,8 +25,9 @@ import msgspec
 
 from bench.apache_rocketmq import AUTH_PROVIDERS, ApacheRocketMQ
 from bench.java_programs import WarmProgram, missing_tools
+from bench.python_sender import PythonSender
 from bench.reliable_mq_broker import ReliableMQBroker
-from bench.send_cost import processor_seconds
+from bench.send_cost import TOPIC, processor_seconds
 from bench.send_throughput import pin_to_two_cores
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.wire.codes import RequestCode
@@ -51,7 +55,7 @@ class Pair(NamedTuple):
 
     name: str
     broker: ReliableMQBroker | ApacheRocketMQ
-    sender: WarmProgram
+    sender: WarmProgram | PythonSender
 
 
 Seen = dict[str, list[dict[str, Any]]]
@@ -114,9 +118,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--flush", default="SYNC_FLUSH", choices=("SYNC_FLUSH", "ASYNC_FLUSH"))
+    parser.add_argument("--client", default="java", choices=("java", "python"))
     parser.add_argument("--rival", action="store_true", help="Apache's own broker, too")
     options = parser.parse_args()
-    if reason := missing_tools():
+    needs_java = options.client == "java" or options.rival
+    if needs_java and (reason := missing_tools()):
         print(reason, file=sys.stderr)
         return 2
     pin_to_two_cores()
@@ -137,7 +143,12 @@ def main() -> int:
             settings = {**ON, **AUTH_PROVIDERS}
             wanted += [("apache-on", _apache(home / "apache-on", options.flush, settings, stack))]
         make_user(on.address)
-        _measure([_pair(home, *each) for each in wanted], options)
+        pair_of = _pair
+        if options.client == "python":
+            pair_of = _python_pair
+            for broker in (off, on):
+                create_topic(broker.address, TOPIC, 8)
+        _measure([pair_of(home, *each) for each in wanted], options)
     return 0
 
 
@@ -155,6 +166,11 @@ def _pair(home: Path, name: str, broker: ReliableMQBroker | ApacheRocketMQ) -> P
     signing = {} if name.endswith("off") else {"access_key": SHOP[0], "secret_key": SHOP[1]}
     options = {"namesrv": broker.name_server_address, "body": BODY_BYTES, **signing}
     return Pair(name, broker, WarmProgram("Sender", home / name, **options))
+
+
+def _python_pair(home: Path, name: str, broker: ReliableMQBroker | ApacheRocketMQ) -> Pair:
+    account = None if name.endswith("off") else SHOP
+    return Pair(name, broker, PythonSender(home / name, broker.name_server_address, account))
 
 
 def _measure(pairs: list[Pair], options: argparse.Namespace) -> None:

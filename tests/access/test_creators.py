@@ -1,12 +1,14 @@
 """Topics and groups: the most of a broker, and the most that one user creates."""
 
 import json
+import math
 
 import pytest
-from tests.access.access_world import ROOT, AccessWorld
+from tests.access.access_world import ROOT, AccessWorld, signed
 from tests.broker_core.broker_world import (
     TOPIC,
     BrokerWorld,
+    connection,
     heartbeat,
     pull_header,
     send_header,
@@ -16,7 +18,7 @@ from reliable_mq.broker_core.creators import PATH
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, request
 
 
 def world_of(disk: MemoryDisk | None = None, **properties: str) -> AccessWorld:
@@ -52,6 +54,26 @@ def make_group(world: AccessWorld, user: str, name: str) -> Command:
 
 def send(world: AccessWorld, user: str, topic: str) -> Command:
     return world.ask_as(user, Ask.SEND_MESSAGE_V2, send_header(topic, 0), b"x")
+
+
+def test_a_topic_that_another_user_creates_while_a_list_is_made_is_not_of_the_list() -> None:
+    names = [f"t{n}" for n in range(200)]
+    rows = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1} for name in names]
+    body = json.dumps({"topicConfigList": rows}).encode()
+    code, owners = Ask.UPDATE_AND_CREATE_TOPIC_LIST, set[str]()
+    for steps in range(1, 40, 2):
+        world = world_of(maxTopicsOfUser="200")
+        creators, works = world.state.creators, world.state.works
+        of_list = request(code, signed("ann", code, None, body), body)
+        world.core.receive(connection(2), of_list, world.now_ms)
+        for _ in range(steps):
+            works.run(1)
+        make_topic(world, "bob", "t150")
+        works.run(math.inf)
+        owners.add(creators._users["topic"]["t150"])
+        creators.invariants()
+        assert set(world.state.topics.by_name) >= set(names)
+    assert owners == {"ann", "bob"}
 
 
 def test_a_user_creates_so_many_topics_by_whatever_request_and_others_theirs() -> None:

@@ -53,6 +53,7 @@ def table() -> RowsText:
     ("waiting", "seconds", "rest_ms"),
     [
         (_MANY_ACTS, 0.05, 450),
+        (_MANY_ACTS, 0.001, 300),  # however fast the medium is: each write is a commit for all
         (_MANY_ACTS, 3.0, 1_000),  # no longer than that, however slow the medium is
         (_MANY_ACTS, 0.0, 0),  # nobody else is held up
         (_MANY_ACTS - 1, 0.05, 0),  # one creation after another: each waits for its own write
@@ -148,6 +149,40 @@ def test_the_topics_of_a_list_are_released_in_many_turns(world: BrokerWorld) -> 
         left.append(len(world.state.new_topics))
     assert max(a - b for a, b in zip([2_000, *left], left, strict=False)) <= 512, left
     assert (told, left[-1]) == (1, 0), "it comes behind all of its topics"
+
+
+def test_each_step_of_a_list_is_about_few_of_its_topics(world: BrokerWorld) -> None:
+    """All names at once take a millisecond in each of its phases."""
+    state, rows = world.state, [{"topicName": f"t-{n}"} for n in range(1_000)]
+    of_list = request(
+        Ask.UPDATE_AND_CREATE_TOPIC_LIST, {}, msgspec.json.encode({"topicConfigList": rows})
+    )
+    world.core.receive(connection(1), of_list, world.now_ms)
+    tables = state.new_topics, state.topics.by_name, state.unregistered
+    grown, before = [0, 0, 0], [len(each) for each in tables]
+    while state.works.busy:
+        state.works.run(1)
+        now = [len(each) for each in tables]
+        grown = [max(a, b - c) for a, b, c in zip(grown, now, before, strict=True)]
+        before = now
+
+    assert len(state.new_topics) == len(state.unregistered) == 1_000
+    assert max(grown) <= 100, grown
+
+
+def test_a_list_of_groups_is_made_in_steps(world: BrokerWorld) -> None:
+    rows = [{"groupName": f"g-{n}"} for n in range(1_000)]
+    body = msgspec.json.encode({"groupConfigList": rows})
+    of_list = request(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body)
+    groups, works = world.state.groups.by_name, world.state.works
+    world.core.receive(connection(1), of_list, world.now_ms)
+    before, grown = len(groups), list[int]()
+    while works.busy:
+        now = len(groups)
+        works.run(1)
+        grown.append(len(groups) - now)
+
+    assert (len(groups) - before, max(grown) <= 20) == (1_000, True), max(grown)
 
 
 def test_who_asks_while_others_are_told_comes_after_them() -> None:

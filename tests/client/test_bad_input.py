@@ -18,7 +18,7 @@ from tests.waiting import eventually, run_scene, scene_limit
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import Credentials
-from reliable_mq.client.connecting.signature import sign
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -324,7 +324,7 @@ class Guarded(FeedingPeer):
     def _answer(self, command: Command) -> Command | None:
         signature = command.ext_fields.get("Signature")
         again = msgspec.structs.replace(command, ext_fields=dict(command.ext_fields))
-        sign(again, Credentials(access_key="me", secret_key=self.secret))
+        Signing(Credentials(access_key="me", secret_key=self.secret))(again)
         if signature != again.ext_fields["Signature"]:
             self.commands.append(command)
             return reply(command, ResponseCode.NO_PERMISSION, "check signature failed")

@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer, says
 
+from reliable_mq.client.connecting.security import Credentials
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.flow import Instant
 from reliable_mq.client.sending.outgoing import SenderFields, SendFrames, prepared_message
 from reliable_mq.client.sending.producer import PendingSend, SendFlows
@@ -24,6 +26,7 @@ from reliable_mq.errors import (
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.request_signature import add_signature
 
 SEND = RequestCode.SEND_MESSAGE_V2
 TWO_BROKERS = {"t": {"a": 1, "b": 1}}
@@ -59,6 +62,14 @@ def begun(
     return single, single.aim
 
 
+def signing_of(account: tuple[str, str, str] | None) -> Signing | None:
+    """Return what signs the requests of an account: key, secret and token."""
+    if account is None:
+        return None
+    key, secret, token = account
+    return Signing(Credentials(access_key=key, secret_key=secret, security_token=token))
+
+
 def answer(code: int = 0, ext: Mapping[str, str] = STORED) -> Command:
     return reply(request(SEND), code, "words", ext)
 
@@ -75,6 +86,7 @@ def answer(code: int = 0, ext: Mapping[str, str] = STORED) -> Command:
     tag=TEXTS,
     key=TEXTS,
     properties=st.dictionaries(TEXTS.map("own".__add__), TEXTS, max_size=3),
+    account=st.none() | st.tuples(NAMES, NAMES, st.just("") | NAMES),
 )
 def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
     group: str,
@@ -87,6 +99,7 @@ def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
     tag: str,
     key: str,
     properties: dict[str, str],
+    account: tuple[str, str, str] | None,
 ) -> None:
     sender = SenderFields(group, 4)
     queue = MessageQueue(topic, "a", queue_id)
@@ -94,10 +107,12 @@ def test_a_frame_from_a_template_is_the_one_that_is_encoded_in_general(
         topic="t", body=body, tag=tag, ordering_key=key, flag=flag, properties=properties
     )
     out = prepared_message(message, now_ms, random_bytes)
-    frames = SendFrames(sender)
+    frames = SendFrames(sender, signing_of(account))
 
     general = sender.command(out, queue, now_ms)
     general.opaque = opaque
+    if account is not None:
+        add_signature(general, *account)
 
     assert frames.render(out, queue, now_ms)(opaque) == encode_command(general)
     assert frames.render(out, queue, now_ms)(opaque) == encode_command(general), "the second, too"

@@ -15,7 +15,7 @@ from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS, Credentials
-from reliable_mq.client.connecting.signature import sign
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, ConnectionLost, NotPermitted
@@ -29,7 +29,7 @@ ACCOUNT = Credentials(access_key="me", secret_key="secret")
 def test_a_signature_is_over_the_values_in_the_order_of_their_names_and_the_body() -> None:
     """Golden: `printf '%s' me12body | openssl dgst -sha1 -hmac secret -binary | base64`."""
     command = request(310, {"b": "2", "a": "1"}, b"body")
-    sign(command, ACCOUNT)
+    Signing(ACCOUNT)(command)
     assert command.ext_fields == {
         "a": "1",
         "b": "2",
@@ -41,13 +41,13 @@ def test_a_signature_is_over_the_values_in_the_order_of_their_names_and_the_body
 def test_a_request_that_is_tried_again_is_signed_anew() -> None:
     command = request(310, {"a": "1"})
     token = Credentials(access_key="me", secret_key="secret", security_token="t")
-    sign(command, token)
+    Signing(token)(command)
     first = dict(command.ext_fields)
-    sign(command, token)
+    Signing(token)(command)
     assert command.ext_fields == first
     assert first["SecurityToken"] == "t"
     command.ext_fields["a"] = "2"
-    sign(command, token)
+    Signing(token)(command)
     assert command.ext_fields["Signature"] != first["Signature"]
 
 
@@ -90,7 +90,7 @@ def test_everything_that_leaves_is_signed_heartbeats_and_questions_to_name_serve
             assert len({command.code for command in sent}) >= 3
             for command in sent:
                 signature = command.ext_fields["Signature"]
-                sign(command, ACCOUNT)
+                Signing(ACCOUNT)(command)
                 assert command.ext_fields["Signature"] == signature
 
     run_scene(scene())

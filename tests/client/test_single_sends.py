@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pytest
@@ -12,8 +12,11 @@ from tests.waiting import run_scene, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.connecting.security import Credentials
+from reliable_mq.client.connecting.signature import Signing
+from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.middleware import Middleware, Sending
-from reliable_mq.client.sending.producer import SendFlows
+from reliable_mq.client.sending.producer import PendingSend, SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import MessageRefused, Refused, RequestTimeout, Unavailable, UsageError
@@ -263,6 +266,31 @@ def test_a_flow_sends_the_same_frame(send: Send, monkeypatch: pytest.MonkeyPatch
     first_tries, flows = sends(quick), sends(general)
     assert first_tries == flows
     assert len(flows) == 2
+
+
+@ALL_WAYS
+def test_a_signed_send_needs_no_flow_either(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Credentials(access_key="shop", secret_key="a secret", security_token="for a day")
+    signed = msgspec.structs.replace(SETTINGS, credentials=account)
+    monkeypatch.setattr(__name__ + ".SETTINGS", signed)
+    flows: list[Message] = []
+    in_a_flow = SendFlows.continue_send
+
+    def noted(self: SendFlows, single: PendingSend, *outcome: Any) -> Flow[SendResult]:
+        flows.append(single.out.message)
+        return in_a_flow(self, single, *outcome)
+
+    monkeypatch.setattr(SendFlows, "continue_send", noted)
+    messages = [Message(topic="t", body=b"%d" % n, tag="paid", keys=("ü%d",)) for n in range(3)]
+    with Servers(broker := Moody()) as servers:
+        results = send(servers.address, messages, [])
+        sends = broker.sends
+    assert len(sends) == len(results) == 3
+    assert {message.body for message in flows} <= {WARM.body}
+    for command in sends:
+        came = dict(command.ext_fields)
+        Signing(account)(command)
+        assert command.ext_fields == came
 
 
 @pytest.mark.parametrize("directly", [False, True])

@@ -16,6 +16,7 @@ _Act = Callable[[], None]
 _ACTS_AT_ONCE = 32  # 0.1 to 0.2 ms
 _MANY_ACTS = 128  # a new topic has two
 _REST = 9  # times as long as the write took
+_REST_MS_MIN = 300  # on ext4 each write makes two commits, for which a write of the log may wait
 _REST_MS_MAX = 1_000
 
 
@@ -89,7 +90,8 @@ class ConfigFiles:
         """
         self._under_way = {}
         if self._has_table and len(self._waiting_under_way) >= _MANY_ACTS:
-            self._rest_end_ms = now_ms + min(int(1000 * _REST * seconds), _REST_MS_MAX)
+            rest_ms = max(int(1000 * _REST * seconds), _REST_MS_MIN) if seconds else 0
+            self._rest_end_ms = now_ms + min(rest_ms, _REST_MS_MAX)
         self.due += self._waiting_under_way
         self._waiting_under_way = []
         self.call_some()

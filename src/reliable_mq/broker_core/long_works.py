@@ -5,7 +5,7 @@ know what they do.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -16,7 +16,16 @@ it has cost, in microseconds; the result comes with `StopIteration`."""
 
 Work = Steps[None]
 
-_END_US = 20  # microseconds that the last step has cost, about: it returns no number
+_END_US = 100  # microseconds that the last step has cost, about: it returns no number
+
+
+_LOOKED_AT_ONCE = 100  # rows
+
+
+def parts_of(rows: list[_T], size: int = _LOOKED_AT_ONCE) -> Iterator[list[_T]]:
+    """Yield the rows of a long request in parts of a step."""
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]
 
 
 class LongWorks:

@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 import time
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ from reliable_mq.client.connecting.file_tls import fresh_context
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import RouteCache
-from reliable_mq.client.connecting.signature import sign
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.flow import (
     Call,
     CallAll,
@@ -133,7 +132,7 @@ class AsyncEngine:
             on_request=self._answer_request,
             greet=self.membership.send_first_heartbeat,
             on_lost=self.membership.lost,
-            sign=partial(sign, credentials=settings.credentials) if settings.credentials else None,
+            sign=Signing(settings.credentials) if settings.credentials else None,
             tls=self._tls,
             tls_hostname=settings.tls.hostname if settings.tls else "",
             busy_wait_seconds=settings.busy_wait_seconds,

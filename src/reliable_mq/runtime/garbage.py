@@ -3,13 +3,13 @@
 A full collection examines every object. With the tables of 10,000 topics, it stops the event loop
 for a tenth of a second and finds nothing. Objects that survive a full collection are mostly tables
 and caches, so later collections skip them. Full collections run more often instead, and each one
-examines only new objects: some two thousand, which takes a quarter of a millisecond.
+examines only new objects: some thousand, which takes an eighth of a millisecond.
 """
 
 import gc
 from typing import Any
 
-_YOUNG_MAX = 500
+_YOUNG_MAX = 250
 _MIDDLE_MAX = 1
 _OLD_MAX = 1
 

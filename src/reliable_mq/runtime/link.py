@@ -199,8 +199,8 @@ class Link(asyncio.Protocol):
 
     @property
     def is_clear(self) -> bool:
-        """Whether a request can be sent at once: it needs no signature, and the peer reads."""
-        return self._transport is not None and self._sign is None and self._writable.is_set()
+        """Whether a request can be sent at once: the peer reads."""
+        return self._transport is not None and self._writable.is_set()
 
     @property
     def is_settled(self) -> bool:
@@ -218,7 +218,7 @@ class Link(asyncio.Protocol):
     def ask(
         self, render: Render, code: int, timeout: float, *, waits_busily: bool = True
     ) -> asyncio.Future[Command]:
-        """Send a rendered request. The link must be clear.
+        """Send a rendered request, which has a signature if it needs one. The link must be clear.
 
         `waits_busily`: whether the loop may poll for the reply of a caller that is alone.
 

@@ -151,10 +151,16 @@ def add_signature(command: Command, access_key: str, secret: str, security_token
         secret: the user's secret.
         security_token: the token of a temporary account. Default "": none.
     """
+    sign_as(command, RequestSigner(secret.encode()), access_key, security_token)
+
+
+def sign_as(
+    command: Command, signer: RequestSigner, access_key: str, security_token: str = ""
+) -> None:
+    """Do what `add_signature` does, with the secret of a signer."""
     fields = command.ext_fields
     fields.pop(SIGNATURE, None)
     fields[ACCESS_KEY] = access_key
     if security_token:
         fields[SECURITY_TOKEN] = security_token
-    signer = RequestSigner(secret.encode())
     fields[SIGNATURE] = signer.signature(fields, command.body, command.version).decode()

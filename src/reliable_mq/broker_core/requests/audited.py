@@ -75,12 +75,21 @@ def _rows(name: str, table: str, field: str) -> Callable[[Command], Names]:
     """Return a function that reads names from a list of objects in the body."""
 
     def names(command: Command) -> Names:
-        rows = read_json(command.body)[table]
-        values = [row[field] for row in rows[:_NAMES_MAX]]
+        rows, read = _rows_in(command.body, table)
+        values = [read(row)[field] for row in rows[:_NAMES_MAX]]
         found = [value for value in values if isinstance(value, str)]
         return {name: found, "count": len(rows)} if len(rows) > _NAMES_MAX else {name: found}
 
     return names
+
+
+def _rows_in(body: bytes, table: str) -> tuple[list[Any], Callable[[Any], Any]]:
+    """Return the rows of a list of objects, and what reads one: most of thousands are not read."""
+    try:
+        unread = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[table]
+        return msgspec.json.decode(unread, type=list[msgspec.Raw]), msgspec.json.decode
+    except msgspec.DecodeError:  # not standard JSON
+        return read_json(body)[table], lambda row: row
 
 
 def _properties(name: str) -> Callable[[Command], Names]:

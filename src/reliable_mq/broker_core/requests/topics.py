@@ -4,11 +4,12 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 `TopicAttributes`.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 import msgspec
 
-from reliable_mq.broker_core.long_works import Steps
+from reliable_mq.broker_core.long_works import Steps, parts_of
 from reliable_mq.broker_core.names import EVENT_TOPIC, pop_retry_topic, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.consumer_rules import forget_modes
@@ -28,7 +29,6 @@ from reliable_mq.wire.headers import TopicConfigHeader
 from reliable_mq.wire.peer_texts import read_json
 
 _TOPICS_AT_ONCE = 20
-_LOOKED_AT_ONCE = 100
 _TOPICS_US = 100  # microseconds that so many topics take
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # The supported values of each attribute. Apache's other values are refused, not ignored.
@@ -113,22 +113,27 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> Steps[
             yield _TOPICS_US
         topics.append(_checked(state, wanted))
     state.pressure.check_tables()
-    for at in range(0, len(topics), _LOOKED_AT_ONCE):
-        if not all(map(state.topics.has_room, topics[at : at + _LOOKED_AT_ONCE])):
+    for part in parts_of(topics):
+        if not all(map(state.topics.has_room, part)):
             raise table_full("topics")
         yield _TOPICS_US
     names = [topic.topic_name for topic in topics]
-    new = state.creators.refuse("topic", names, request.user, state.config)
-    state.creators.note("topic", new, request.user)
-    yield _TOPICS_US
-    held = state.hold_topics(names)  # messages may come before all topics are in the table
+    yield from state.creators.note_in_steps("topic", names, request.user, state.config)
+    held: deque[tuple[list[str], list[str]]] = deque()
     try:
-        for at in range(0, len(topics), _TOPICS_AT_ONCE):
-            for topic in topics[at : at + _TOPICS_AT_ONCE]:
+        for part_of_names in parts_of(names):  # messages may come before all are in the table
+            held.append((part_of_names, state.hold_topics(part_of_names)))
+            yield _TOPICS_US
+        for part in parts_of(topics, _TOPICS_AT_ONCE):
+            for topic in part:
                 state.topics.set_topic(topic, request.now_ms)
             yield _TOPICS_US
+        while held:
+            state.topics_changed(*held.popleft())
+            yield _TOPICS_US
     finally:
-        state.topics_changed(names, held)
+        while held:
+            state.topics_changed(*held.popleft())
     state.reply_when_registered(request, reply(request.command))
 
 

@@ -139,7 +139,7 @@ class MessageIndex:
     def advance(self, until: int, now_ms: int, *, is_short: bool = False) -> None:
         """List the next records before log offset `until`: a slice, less than 1 ms of work.
 
-        A quarter of that if `is_short`.
+        An eighth of that if `is_short`.
 
         Raises:
             OSError, StoreError: when the disk fails, mostly for lack of room. `indexed` does not

@@ -12,8 +12,10 @@ from functools import partial
 import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.sending.send_retries import BrokerAnswer
-from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, ReliableMQError
+from reliable_mq.client.sending.templates import Template, cut_template
+from reliable_mq.errors import MessageRefused, ProtocolError, ReliableMQError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus, new_message_id
 from reliable_mq.message_checks import check_message, properties_of
@@ -24,12 +26,10 @@ from reliable_mq.wire.command import (
     ONE_WAY_FLAG,
     VERSION,
     Command,
-    encode_command,
     request,
 )
-from reliable_mq.wire.frame import HEAD_SIZE, JSON, encode_numbered
+from reliable_mq.wire.frame import JSON, encode_numbered
 from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
-from reliable_mq.wire.java_int import I32_MAX
 from reliable_mq.wire.properties import WAIT, encode_properties
 from reliable_mq.wire.remote_faults import remote_error
 
@@ -39,9 +39,6 @@ Sign = Callable[[Message], Message]
 TEMPLATES_MAX = 4096
 """Maximum templates, of some 300 bytes each. With more queues, a client makes them again."""
 
-_FORMS = (b"%d", b"%d", b"%b")  # born time, flag, properties
-_FIRST_MARK = 1_000_000_000  # as long as the longest opaque; all marks have the same length
-_BODY = b"-"
 _STORED = {status.value: status for status in SendStatus}
 
 _encode_text = msgspec.json.Encoder().encode
@@ -228,16 +225,17 @@ class SenderFields(msgspec.Struct, frozen=True):
 class SendFrames:
     """Renders the requests of one client from templates.
 
-    A frame is equal byte for byte to the encoding of `SenderFields.command`, because templates are
-    made from that.
+    A frame is equal byte for byte to the encoding of `SenderFields.command`, signed if this client
+    signs, because templates are made from that.
 
     Args:
         sender: the fields that are equal in all requests.
+        signing: signs each request. None, the default: nobody does.
     """
 
-    def __init__(self, sender: SenderFields) -> None:
-        self._sender = sender
-        self._templates: dict[MessageQueue, tuple[bytes, bytes]] = {}
+    def __init__(self, sender: SenderFields, signing: Signing | None = None) -> None:
+        self._sender, self._signing = sender, signing
+        self._templates: dict[MessageQueue, Template] = {}
 
     def render(
         self, out: PreparedMessage, queue: MessageQueue, now_ms: int
@@ -246,37 +244,27 @@ class SendFrames:
 
         It raises FrameError when the request would be longer than 16 MiB.
         """
-        front, back = self._templates.get(queue) or self._cut(queue)
+        front, back, content = self._templates.get(queue) or self._cut(queue)
         message = out.message
-        front %= (now_ms, message.flag, _encode_text(out.properties.decode()))
+        text = _encode_text(out.properties.decode())
+        if self._signing is None:
+            front %= (now_ms, message.flag, text)
+        else:
+            content %= (now_ms, message.flag, out.properties)
+            signature = self._signing.signer.of_content(content, message.body)
+            front %= (now_ms, message.flag, text, signature)
         return partial(encode_numbered, JSON, front, back, message.body)
 
-    def _cut(self, queue: MessageQueue) -> tuple[bytes, bytes]:
-        """Return the header of all requests for `queue`: what is before and behind the opaque.
+    def _cut(self, queue: MessageQueue) -> Template:
+        template = cut_template(partial(self._marked, queue), self._signing)
+        if len(self._templates) >= TEMPLATES_MAX:
+            self._templates.clear()
+        self._templates[queue] = template
+        return template
 
-        The front has forms for the other variable fields. All these fields are found by marks:
-        numbers that occur nowhere else in the header. Names of topics and groups might contain any
-        number.
-        """
-        for first in range(_FIRST_MARK, I32_MAX, len(_FORMS) + 1):
-            born, flag, properties, opaque = range(first, first + len(_FORMS) + 1)
-            prepared = PreparedMessage(
-                Message(topic=queue.topic, body=_BODY, flag=flag), b"%d" % properties
-            )
-            command = self._sender.command(prepared, queue, born)
-            command.opaque = opaque
-            header = encode_command(command)[HEAD_SIZE : -len(_BODY)]
-            marks = (b"%d" % born, b"%d" % flag, b'"%d"' % properties, b"%d" % opaque)
-            if all(header.find(mark) == header.rfind(mark) >= 0 for mark in marks):
-                front, _, back = header.partition(marks[-1])
-                front = front.replace(b"%", b"%%")
-                for mark, form in zip(marks, _FORMS, strict=False):
-                    front = front.replace(mark, form)
-                if len(self._templates) >= TEMPLATES_MAX:
-                    self._templates.clear()
-                self._templates[queue] = front, back
-                return front, back
-        raise InvariantBroken("the names of a queue contain every possible mark")
+    def _marked(self, queue: MessageQueue, born: int, flag: int, properties: int) -> Command:
+        message = Message(topic=queue.topic, body=b"", flag=flag)
+        return self._sender.command(PreparedMessage(message, b"%d" % properties), queue, born)
 
 
 def same_topic(messages: Sequence[Message]) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from reliable_mq.client.connecting.routes import RouteCache
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.client.flow import Flow, Instant, now, work
 from reliable_mq.client.sending.outgoing import (
     PreparedMessage,
@@ -84,7 +85,8 @@ class SendFlows:
         self._timers = TimerBrokers(settings.request_timeout_seconds)
         self._sender = SenderFields(settings.producer_group, settings.new_topic_queues)
         #: renders the requests of first attempts
-        self.frames = SendFrames(self._sender)
+        account = settings.credentials
+        self.frames = SendFrames(self._sender, Signing(account) if account else None)
         packs = settings.compression != NO_COMPRESSION
         self._pack_from: float = settings.compress_from_bytes if packs else math.inf
 

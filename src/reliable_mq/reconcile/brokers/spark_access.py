@@ -6,12 +6,12 @@ them to Spark's workers. On other machines the PEM files must have the same path
 
 import ssl
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 from reliable_mq.client.configured import of_environment
 from reliable_mq.client.connecting.file_tls import ssl_context
 from reliable_mq.client.connecting.security import TLS, Credentials
-from reliable_mq.client.connecting.signature import sign
+from reliable_mq.client.connecting.signature import Signing
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.blocking_link import BlockingLink
 
@@ -36,7 +36,7 @@ class ClusterAccess:
         return BlockingLink(
             address,
             timeout,
-            prepare=partial(sign, credentials=self.credentials) if self.credentials else None,
+            prepare=Signing(self.credentials) if self.credentials else None,
             tls=_context(self.tls) if self.tls else None,
             tls_hostname=self.tls.hostname if self.tls else "",
         )
