@@ -94,7 +94,7 @@ class IndexEntries:
     """The entries of a slice of the log.
 
     Invariant: each record has one element in `_offsets`, `_times_ms` and `_marks`; each `COMPUTED`
-    mark has one in `_shares` and `_tails`.
+    mark has `TAIL` bytes in `_shares` and in `_tails`, alone or joined with those of others.
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.index_entries import COMPUTED, Cut, IndexEntries
@@ -102,7 +103,7 @@ class IndexNotes:
     def list_in(
         self, entries: IndexEntries, note: IndexNote, others: Iterator[IndexNote], until: int
     ) -> tuple[int, IndexNote | None]:
-        """Add the messages of a note to entries, and of notes of its form that go on from it.
+        """Add the messages of a note to entries, and of notes that go on from it and are like it.
 
         Something else than the unique key may differ in what is listed of them. Then nothing is
         added.
@@ -116,11 +117,11 @@ class IndexNotes:
         Returns:
             Where the added messages end, or where the note begins if there are none. The next note.
         """
-        form, end = note.form, note.begin
-        if form not in self._forms:
-            make_room(self._forms)
-            self._forms[form] = _listing(entries, form)
-        listing = self._forms[form]
+        form, end, known = note.form, note.begin, self._forms
+        if form not in known:
+            make_room(known)
+            known[form] = _listing(entries, form)
+        listing = known[form]
         if listing is None:
             return end, note
         hashes, marks, cut = listing
@@ -129,9 +130,11 @@ class IndexNotes:
         offsets: list[int] = []
         times_ms: list[int] = []
         following: IndexNote | None = note
-        while following is not None and following.begin == end and following.form is form:
-            _, note_end, _, own, joined, time_ms = following
-            if note_end > until or len(offsets) >= left:
+        while following is not None and following.begin == end:
+            _, note_end, own_form, own, joined, time_ms = following
+            # Clients that send alike messages to one topic have forms of their own.
+            is_like = own_form is form or known.get(own_form) == listing
+            if not is_like or note_end > until or len(offsets) >= left:
                 break
             keys.append(joined)
             offsets += own
@@ -166,6 +169,7 @@ def _listing(
     return topic.hashes, tuple(marks), _cut_of(size)
 
 
+@lru_cache(maxsize=_KEY_SIZE_MAX)
 def _cut_of(size: int) -> Cut:
     """Return what cuts keys of a size."""
     unpack = struct.Struct(f"{size - TAIL}s{TAIL}s").iter_unpack
