@@ -87,11 +87,11 @@ def test_numbers_are_found_in_a_file_that_was_let_go_of(tmp_path: Path) -> None:
     with disk_of(tmp_path, 1) as (disk, _):
         index = disk.open("index", SIZE)
         index.reserve(1024)
-        index.put_ints({3: 7, 4: -1})
+        index.put_ints([3, 4], [7, -1])
         disk.open("other", SIZE).write(0, [b"x"])
         assert index.ints([3, 4, 5]) == [7, -1, 0]
         disk.open("third", SIZE).write(0, [b"x"])
-        index.put_ints({5: 9})
+        index.put_ints([5], [9])
         index.release()
         assert index.ints([3, 4, 5]) == [7, -1, 9]
 

@@ -3,9 +3,9 @@
 import errno
 import mmap
 import os
-import sys
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from reliable_mq.broker_core.store.disk import (
@@ -22,7 +22,6 @@ _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
 _TOUCHED_MAX = 262_144
-_IS_LITTLE = sys.byteorder == "little"  # the numbers in files are big-endian
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _NO_NUMBERS = memoryview(b"").cast("i")
 
@@ -197,19 +196,15 @@ class FileDiskFile:
     def ints(self, places: Sequence[int]) -> list[int]:
         """Return the signed 4-byte numbers at these indexes."""
         self._touched += len(places)
-        own = self._own_numbers()
-        found = array("i", [own[place] for place in places])
-        if _IS_LITTLE:
-            found.byteswap()
-        return found.tolist()
+        own, count = self._own_numbers(), len(places)
+        found = itemgetter(*places)(own) if count > 1 else [own[place] for place in places]
+        return list(struct.unpack(f">{count}i", struct.pack(f"={count}i", *found)))
 
-    def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers, given by index."""
-        own = self._own_numbers()
-        values = array("i", numbers.values())
-        if _IS_LITTLE:
-            values.byteswap()
-        for place, value in zip(numbers, values, strict=True):
+    def put_ints(self, places: Sequence[int], numbers: Sequence[int]) -> None:
+        """Write signed 4-byte numbers at these indexes."""
+        own, count = self._own_numbers(), len(numbers)
+        values = struct.unpack(f"={count}i", struct.pack(f">{count}i", *numbers))
+        for place, value in zip(places, values, strict=True):
             own[place] = value
         if self._touched > _TOUCHED_MAX:  # each access may have mapped a page
             self.release()

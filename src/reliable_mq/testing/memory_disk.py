@@ -9,7 +9,7 @@ or any in between, and a new file may be gone with its name.
 import errno
 import mmap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from os import strerror
 from random import Random
 from typing import NamedTuple
@@ -136,10 +136,10 @@ class MemoryFile:
         self._check_reserved(places)
         return [int.from_bytes(self.read(at * 4, 4), signed=True) for at in places]
 
-    def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers, by place."""
-        self._check_reserved(numbers)
-        for at, number in numbers.items():
+    def put_ints(self, places: Sequence[int], numbers: Sequence[int]) -> None:
+        """Write signed 4-byte numbers to places."""
+        self._check_reserved(places)
+        for at, number in zip(places, numbers, strict=True):
             self.write(at * 4, (number.to_bytes(4, signed=True),))
 
     def find(self, needle: bytes, at: int) -> int:

@@ -4,9 +4,8 @@ The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specifi
 `java.lang.String.hashCode`): a polynomial in 31; the first unit has the highest power.
 """
 
-import sys
-from array import array
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from operator import mul
 
@@ -109,34 +108,37 @@ def _share(value: int) -> bytes:
 
 
 _GROUP = 512  # a mask is as long as a group of tails
+_GROUP_SIZE = _GROUP * TAIL
 _BYTES = int.from_bytes(b"\x00\xff" * (_GROUP * TAIL // 2))
 _PAIRS = int.from_bytes(b"\x00\x00\xff\xff" * (_GROUP * TAIL // 4))
 _FOURS = int.from_bytes(b"\x00\x00\x00\x00\xff\xff\xff\xff" * _GROUP)
+_ONES = int.from_bytes(b"\x00\x00\x00\x00\x00\x00\x00\x01" * _GROUP)
+_POSITIVE = _FOURS - (_ONES << 31)
 
 
-def index_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
-    """Return `index_hash` of keys that `KeyHashes.cut` has cut."""
+def index_hashes(shares: Iterable[bytes], tails: Iterable[bytes]) -> list[int]:
+    """Return `index_hash` of keys that `KeyHashes.cut` has cut; some may be joined already."""
+    all_shares, all_tails = b"".join(shares), b"".join(tails)
     hashes: list[int] = []
-    for begin in range(0, len(tails), _GROUP):
-        group = slice(begin, begin + _GROUP)
-        hashes += _group_hashes(shares[group], tails[group])
+    for begin in range(0, len(all_tails), _GROUP_SIZE):
+        group = slice(begin, begin + _GROUP_SIZE)
+        hashes += _group_hashes(all_shares[group], all_tails[group])
     return hashes
 
 
-def _group_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
+def _group_hashes(shares: bytes, tails: bytes) -> list[int]:
     """Compute with all tails as one large number: first byte * 31 + second in each 16-bit lane,
     then first pair * 31**2 + second in each 32-bit lane, then the same with 31**4 in 64 bits.
 
     A lane holds first * 2**n + second. A smaller multiple of the first is subtracted, so a lane
-    never borrows from the next one.
+    never borrows from the next one. The lower half of a lane of 64 bits is the hash.
     """
-    lanes = int.from_bytes(b"".join(tails))
+    lanes = int.from_bytes(tails)
     lanes -= (lanes >> 8 & _BYTES) * (2**8 - 31)
     lanes -= (lanes >> 16 & _PAIRS) * (2**16 - 31**2)
     lanes -= (lanes >> 32 & _FOURS) * (2**32 - 31**4)
-    lanes += int.from_bytes(b"".join(shares))
-    halves = array("i", lanes.to_bytes(len(tails) * TAIL))
-    if sys.byteorder == "little":
-        halves.byteswap()
-    hashes = list(map(abs, halves[1::2]))  # the lower halves: 32-bit overflow
-    return [value & ~_SIGN_BIT for value in hashes] if _SIGN_BIT in hashes else hashes
+    lanes += int.from_bytes(shares)
+    # The absolute value: one less, inverted; of the smallest int, 0 is left.
+    signs = lanes >> 31 & _ONES
+    lanes = ((lanes & _FOURS) ^ (signs << 32) - signs) + signs & _POSITIVE
+    return list(struct.unpack(f">{len(tails) // TAIL}q", lanes.to_bytes(len(tails))))

@@ -170,13 +170,13 @@ def test_a_closed_file_and_a_place_before_its_begin_are_refused(disk: Disk) -> N
 def test_numbers_are_read_and_written_only_in_reserved_room(disk: Disk) -> None:
     file = disk.open("f", SIZE)
     file.reserve(9)
-    file.put_ints({1: -5})
+    file.put_ints([1], [-5])
 
     assert file.ints([0, 1]) == [0, -5]
     with pytest.raises(IndexError):
         file.ints([2])
     with pytest.raises(IndexError):
-        file.put_ints({2: 1})
+        file.put_ints([2], [1])
 
 
 def test_the_one_in_memory_counts_open_files_and_notes_looks_on_demand() -> None:

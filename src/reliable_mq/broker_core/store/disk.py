@@ -5,7 +5,7 @@ unsynced data. Paths are relative to the store's root, with forward slashes.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from reliable_mq.errors import StoreError
@@ -107,8 +107,8 @@ class DiskFile(Protocol):
         """
         ...
 
-    def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers by place, as in `ints`; durable only after `sync`."""
+    def put_ints(self, places: Sequence[int], numbers: Sequence[int]) -> None:
+        """Write signed 4-byte numbers to places, as in `ints`; durable only after `sync`."""
         ...
 
     def find(self, needle: bytes, at: int) -> int:

@@ -11,7 +11,7 @@ after the unique key, or `_add`.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -50,6 +50,12 @@ _FIXED_SIZE = _FIXED.size
 _LENGTH_SIZE = 2  # of PROPERTIESLENGTH
 _WATCHED = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK
 COMPUTED = -1  # in place of a hash that is computed later, together with all others
+_ALONE = (COMPUTED,)  # the marks of a message with a unique key only
+
+Cut = Callable[[bytes], tuple[bytes, bytes]]
+"""Cuts keys of one size that stand one after another before their last `TAIL` bytes.
+
+Returns the head of the first one, and all tails, one after another; no tails: heads differ."""
 
 
 class IndexColumns(NamedTuple):
@@ -61,6 +67,8 @@ class IndexColumns(NamedTuple):
 
     def since(self, begin: int) -> "IndexColumns":
         """Return the entries from index `begin` on."""
+        if not begin:
+            return self
         return IndexColumns(self.hashes[begin:], self.offsets[begin:], self.times_ms[begin:])
 
 
@@ -87,7 +95,7 @@ class IndexEntries:
     """The entries of a slice of the log.
 
     Invariant: each record has one element in `_offsets`, `_times_ms` and `_marks`; each `COMPUTED`
-    mark has one in `_shares` and `_tails`.
+    mark has `TAIL` bytes in `_shares` and in `_tails`, alone or joined with those of others.
     """
 
     def __init__(self) -> None:
@@ -127,41 +135,53 @@ class IndexEntries:
             return True
         return self._new_topics >= self._topics_max
 
+    def noted_left(self, marks: tuple[int, ...]) -> int:
+        """Return after how many more messages with such marks it is enough."""
+        left, more = self._noted_max - self._noted, len(marks) - 2
+        return left if more < 1 else min(left, (_ENTRIES_MAX - self._many) // more + 1)
+
     def columns(self) -> IndexColumns:
         """Return the entries."""
-        hashes, counts = index_hashes(self._shares, self._tails), list(map(len, self._marks))
+        hashes, marks = index_hashes(self._shares, self._tails), self._marks
+        if marks and marks[0] == _ALONE and marks.count(_ALONE) == len(marks):
+            return IndexColumns(hashes, self._offsets, self._times_ms)
+        counts = list(map(len, marks))
         if len(hashes) < sum(counts):
-            computed, marks = iter(hashes), chain.from_iterable(self._marks)
-            hashes = [next(computed) if mark < 0 else mark for mark in marks]
+            computed, each = iter(hashes), chain.from_iterable(marks)
+            hashes = [next(computed) if mark < 0 else mark for mark in each]
         return IndexColumns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
 
     def add_columns(
         self,
         hashes: KeyHashes,
         marks: tuple[int, ...],
-        parts: Iterable[tuple[bytes, ...]],
-        offsets: Sequence[int],
-        time_ms: int,
+        keys: bytes,
+        cut: Cut,
+        offsets: list[int],
+        times_ms: list[int],
     ) -> None:
         """Add messages of one topic that differ only in place and unique key.
 
         Args:
             hashes: of the keys of the topic.
             marks: of each message; the first one stands for its unique key.
-            parts: each unique key, cut before its last `TAIL` bytes.
-            offsets, time_ms: of the records.
+            keys: the unique keys, one after another.
+            cut: cuts them.
+            offsets, times_ms: of the records.
         """
-        heads, tails = zip(*parts, strict=True)
-        share, count = hashes.shares.get(heads[0]), len(heads)
-        if share is None or heads.count(heads[0]) < count:
-            for key in map(bytes.__add__, heads, tails):
-                self._mark(hashes, key)
+        count = len(offsets)
+        head, tails = cut(keys)
+        share = hashes.shares.get(head)
+        if share is None or not tails:
+            size = len(keys) // count
+            for at in range(0, len(keys), size):
+                self._mark(hashes, keys[at : at + size])
         else:
-            self._shares += [share] * count
-            self._tails += tails
+            self._shares.append(share * count)
+            self._tails.append(tails)
         self._marks += [marks] * count
         self._offsets += offsets
-        self._times_ms += [time_ms] * count
+        self._times_ms += times_ms
         self._noted += count
         self._many += max(0, len(marks) - 2) * count
 

@@ -12,7 +12,7 @@ slots. If the process dies in between, the head may not count some entries, or n
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.broker_core.store.index_entries import IndexColumns
@@ -31,6 +31,19 @@ _FIRST_SLOT = HEAD_SIZE // _SLOT_SIZE  # index among the 4-byte numbers of the f
 def file_size(slots: int, capacity: int) -> int:
     """Return the size of a file for `capacity` entries, including the unused one."""
     return HEAD_SIZE + slots * _SLOT_SIZE + capacity * _ENTRY.size
+
+
+def _packed(hashes: list[int], offsets: list[int], seconds: list[int], before: list[int]) -> bytes:
+    """Return entries. Each column is packed by one call, and then spread over the entries."""
+    count = len(hashes)
+    entries = bytearray(count * _ENTRY.size)
+    numbers = memoryview(entries).cast("i")
+    width = len(numbers) // count
+    places = memoryview(struct.pack(f">{count}q", *offsets)).cast("i")
+    numbers[1::width], numbers[2::width] = places[::2], places[1::2]
+    for at, column in (0, hashes), (3, seconds), (4, before):
+        numbers[at::width] = memoryview(struct.pack(f">{count}i", *column)).cast("i")
+    return bytes(entries)
 
 
 class IndexFile:
@@ -85,42 +98,46 @@ class IndexFile:
     def append_entries(self, entries: IndexColumns) -> int:
         """Add entries while there is room; return their number."""
         room = self._capacity - self.next
-        hashes, offsets, times_ms = (column[:room] for column in entries)
+        hashes, offsets, times_ms = entries
+        if len(hashes) > room:
+            hashes, offsets, times_ms = (column[:room] for column in entries)
         if not hashes:
             return 0
         first = self.next
         if first == 1:
             self._begin_offset, self.begin_time_ms = offsets[0], times_ms[0]
-        slots = self._slots
+        slots, file = self._slots, self._file
         places = [_FIRST_SLOT + key_hash % slots for key_hash in hashes]
-        heads = self._heads(places)
-        before = list(heads.values())
-        newly_used = before.count(0)
-        if len(before) == len(places):  # each has a slot of its own
-            heads = dict(zip(places, range(first, first + len(places)), strict=True))
+        numbers: Sequence[int] = range(first, first + len(places))
+        if len(set(places)) == len(places):  # each has a slot of its own
+            before = self._heads(places)
+            newly_used = before.count(0)
         else:
-            before.clear()
-            for number, place in enumerate(places, first):
+            distinct = list(dict.fromkeys(places))
+            found = self._heads(distinct)
+            newly_used, before = found.count(0), []
+            heads = dict(zip(distinct, found, strict=True))
+            for number, place in zip(numbers, places, strict=True):
                 before.append(heads[place])
                 heads[place] = number
+            places, numbers = distinct, list(heads.values())
         self.is_synced = False
-        packed = map(_ENTRY.pack, hashes, offsets, self._seconds(times_ms), before)
-        self._file.write(self._entry_place(first), (b"".join(packed),))
+        packed = _packed(hashes, offsets, self._seconds(times_ms), before)
+        file.write(self._entry_place(first), (packed,))
         self.next = first + len(hashes)
         self._slots_used += newly_used
         self.end_offset, self.end_time_ms = offsets[-1], times_ms[-1]
         self._write_head()
-        self._file.put_ints(heads)
+        file.put_ints(places, numbers)
         self.invariants()
         return len(hashes)
 
-    def _heads(self, places: list[int]) -> dict[int, int]:
+    def _heads(self, places: list[int]) -> list[int]:
         """Return the newest entry of each of these slots; 0 without one."""
-        distinct = list(dict.fromkeys(places))
-        found = self._file.ints(distinct)
+        found = self._file.ints(places)
         if min(found) < 0 or max(found) >= self.next:
             found = [head if 0 < head < self.next else 0 for head in found]
-        return dict(zip(distinct, found, strict=True))
+        return found
 
     def _seconds(self, times_ms: list[int]) -> list[int]:
         """Return the seconds since the begin time, the unit of entries."""
@@ -129,7 +146,8 @@ class IndexFile:
         def seconds(time_ms: int) -> int:
             return min(max(time_ms - begin, 0) // 1000, _SECONDS_MAX)
 
-        low, high = seconds(min(times_ms)), seconds(max(times_ms))
+        distinct = set(times_ms)
+        low, high = seconds(min(distinct)), seconds(max(distinct))
         if low == high:
             return [low] * len(times_ms)
         return [seconds(time_ms) for time_ms in times_ms]
@@ -159,7 +177,7 @@ class IndexFile:
         }
         if late:
             self.is_synced = False
-            self._file.put_ints(late)
+            self._file.put_ints(list(late), list(late.values()))
 
     def has_time(self, begin_ms: int, end_ms: int) -> bool:
         """Whether the file may have messages of a time span."""

@@ -8,10 +8,11 @@ and nothing depends on them.
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.index_entries import COMPUTED, IndexEntries
+from reliable_mq.broker_core.store.index_entries import COMPUTED, Cut, IndexEntries
 from reliable_mq.broker_core.store.indexed_topic import make_room
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.java_hash import TAIL, KeyHashes
@@ -23,7 +24,6 @@ _TOGETHER_MAX = 256  # messages of one note; the index lists whole notes
 _MARKS_MAX = 8  # entries of one message
 _KEY_SIZE_MAX = 64
 _UNIQ_KEY, _KEYS = f"{UNIQ_KEY}\x01".encode(), f"{KEYS}\x01".encode()
-_Cut = Callable[[bytes], Iterator[tuple[bytes, ...]]]
 
 
 class IndexNote(NamedTuple):
@@ -57,7 +57,7 @@ class IndexNotes:
         self._notes: deque[IndexNote] = deque()
         self.count = 0
         # By form: how its messages are listed; None: that depends on each message.
-        self._forms: dict[RecordForm, tuple[KeyHashes, tuple[int, ...], _Cut] | None] = {}
+        self._forms: dict[RecordForm, tuple[KeyHashes, tuple[int, ...], Cut] | None] = {}
 
     def invariants(self) -> None:
         """Check I3.
@@ -100,26 +100,54 @@ class IndexNotes:
         while notes and notes[0].begin < offset:
             self.count -= len(notes.popleft().offsets)
 
-    def list_in(self, entries: IndexEntries, note: IndexNote) -> bool:
-        """Add the messages of a note to entries; return False, and add none, if that is impossible.
+    def list_in(
+        self, entries: IndexEntries, note: IndexNote, others: Iterator[IndexNote], until: int
+    ) -> tuple[int, IndexNote | None]:
+        """Add the messages of a note to entries, and of notes that go on from it and are like it.
 
-        Then something else than the unique key differs in what is listed of them.
+        Something else than the unique key may differ in what is listed of them. Then nothing is
+        added.
+
+        Args:
+            entries: takes them until it is enough.
+            note: the first one.
+            others: the notes behind it.
+            until: log offset at which the last one ends at the latest.
+
+        Returns:
+            Where the added messages end, or where the note begins if there are none. The next note.
         """
-        form = note.form
-        if form not in self._forms:
-            make_room(self._forms)
-            self._forms[form] = _listing(entries, form)
-        listing = self._forms[form]
+        form, end, known = note.form, note.begin, self._forms
+        if form not in known:
+            make_room(known)
+            known[form] = _listing(entries, form)
+        listing = known[form]
         if listing is None:
-            return False
+            return end, note
         hashes, marks, cut = listing
-        entries.add_columns(hashes, marks, cut(note.keys), note.offsets, note.time_ms)
-        return True
+        left = entries.noted_left(marks)
+        keys: list[bytes] = []
+        offsets: list[int] = []
+        times_ms: list[int] = []
+        following: IndexNote | None = note
+        while following is not None and following.begin == end:
+            _, note_end, own_form, own, joined, time_ms = following
+            # Clients that send alike messages to one topic have forms of their own.
+            is_like = own_form is form or known.get(own_form) == listing
+            if not is_like or note_end > until or len(offsets) >= left:
+                break
+            keys.append(joined)
+            offsets += own
+            times_ms += [time_ms] * len(own)
+            end, following = note_end, next(others, None)
+        if keys:
+            entries.add_columns(hashes, marks, b"".join(keys), cut, offsets, times_ms)
+        return end, following
 
 
 def _listing(
     entries: IndexEntries, form: RecordForm
-) -> tuple[KeyHashes, tuple[int, ...], _Cut] | None:
+) -> tuple[KeyHashes, tuple[int, ...], Cut] | None:
     """Return how messages of a form are listed; this is tried with two unique keys."""
     size, (before, behind) = form.key_size, form.properties
     if not TAIL < size <= _KEY_SIZE_MAX:
@@ -138,4 +166,25 @@ def _listing(
         marks.append(tag_hash)
     if len(marks) > _MARKS_MAX:
         return None
-    return topic.hashes, tuple(marks), struct.Struct(f"{size - TAIL}s{TAIL}s").iter_unpack
+    return topic.hashes, tuple(marks), _cut_of(size)
+
+
+@lru_cache(maxsize=_KEY_SIZE_MAX)
+def _cut_of(size: int) -> Cut:
+    """Return what cuts keys of a size."""
+    unpack = struct.Struct(f"{size - TAIL}s{TAIL}s").iter_unpack
+    width = size // TAIL
+    last = slice(width - 1, None, width)
+
+    def cut(keys: bytes) -> tuple[bytes, bytes]:
+        heads, tails = zip(*unpack(keys), strict=True)
+        head = heads[0]
+        return head, b"".join(tails) if heads.count(head) == len(heads) else b""
+
+    def cut_words(keys: bytes) -> tuple[bytes, bytes]:
+        head, words = keys[: size - TAIL], memoryview(keys).cast("q")
+        others = bytearray((head + keys[-TAIL:]) * (len(keys) // size))
+        memoryview(others).cast("q")[last] = tails = words[last]
+        return head, tails.tobytes() if others == keys else b""
+
+    return cut if size % TAIL else cut_words

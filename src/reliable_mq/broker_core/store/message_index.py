@@ -157,10 +157,11 @@ class MessageIndex:
         while at < until and read < _SLICE_SIZE and not entries.is_enough:
             while note is not None and note.begin < at:
                 note = next(notes, None)
-            is_noted = note is not None and note.begin == at and note.end <= until
-            if note is not None and is_noted and self.notes.list_in(entries, note):
-                at = note.end
-                continue
+            if note is not None and note.begin == at:
+                listed_to, note = self.notes.list_in(entries, note, notes, until)
+                if listed_to > at:
+                    at = listed_to
+                    continue
             first, segment = self._log.segment_at(at)
             stop = note.begin if note is not None and note.begin > at else until
             piece_size = wanted or min(_PIECE, stop - at)
