@@ -149,6 +149,12 @@ _INDEXED = 0x80
 _known_entries = re.compile(rb"[\x81-\xfe]+").match  # headers of a byte each
 _KEPT, _NAME_INDEX = 0x40, 0x3F  # the largest number of a name: it goes on
 _LENGTH = 0x7F  # the largest length of a text: it goes on
+_NUMBER = b"x-mq-request-id"
+_NUMBER_BEGIN = b"\0" + bytes((len(_NUMBER),)) + _NUMBER + bytes((36,))  # a UUID, kept by nobody
+_NUMBER_SIZE = len(_NUMBER_BEGIN) + 36
+_NONE = -1
+_RUN_SIZE_MAX = 2048  # of a run that is kept: of its bytes, and of its names and values
+_RUNS_SIZE_MAX = 8192  # of all runs of a connection
 
 
 class HeaderReader:
@@ -157,15 +163,24 @@ class HeaderReader:
     Invariant: `_size` is that of the entries of the table, and at most `_size_max`. No entry is
     larger than `_largest`. `_entries` has the table, the oldest entry first, and the static one
     behind it, the last entry first: so the entry of a number stands as far from the end.
+    `_runs` has headers by their part of a block, which change no table and are read with this one.
+
+    A client that keeps nothing in the table writes the same bytes with each call, but for the
+    number of the call. So what is before and behind this number is read once.
     """
 
-    __slots__ = ("_entries", "_largest", "_size", "_size_max")
+    __slots__ = (
+        *("_changes", "_entries", "_largest", "_runs", "_runs_size", "_size", "_size_max"),
+    )
 
     def __init__(self) -> None:
         self._entries = _STATIC[::-1]
         self._size = 0
         self._size_max = TABLE_SIZE
         self._largest = _OVERHEAD + max(len(name) + len(value) for name, value in _STATIC)
+        self._runs: dict[bytes, Headers] = {}
+        self._runs_size = 0
+        self._changes = 0  # of the table
 
     def read(self, block: bytes) -> Headers:
         """Return the headers of a whole block.
@@ -174,8 +189,15 @@ class HeaderReader:
             FrameError: when it is none, or longer than `LIST_SIZE_MAX`. The table is no longer the
                 peer's then: the connection cannot go on.
         """
+        number_at = block.find(_NUMBER_BEGIN)
+        if number_at >= 0:
+            end = number_at + _NUMBER_SIZE
+            before, behind = self._runs.get(block[:number_at]), self._runs.get(block[end:])
+            if before is not None and behind is not None and end <= len(block):
+                return [*before, (_NUMBER, block[end - 36 : end]), *behind]
         try:
-            headers, literal_size = self._read(block)
+            changes = self._changes
+            headers, literal_size, before_number = self._read(block, number_at)
         except IndexError as error:
             raise FrameError(
                 "a header block ends within a header, or refers to an entry that is not there"
@@ -184,18 +206,23 @@ class HeaderReader:
             size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
             if size > LIST_SIZE_MAX:
                 raise FrameError(f"the headers of a request take more than {LIST_SIZE_MAX} bytes")
+        if before_number >= 0:
+            self._note_runs(block, headers, before_number, changes)
         return headers
 
-    def _read(self, block: bytes) -> tuple[Headers, int]:
+    def _read(self, block: bytes, number_at: int) -> tuple[Headers, int, int]:
         """Return the headers, and the bytes of names and values that are not of the table.
 
-        Each header is a byte or more, so their number needs no limit: that of the block holds.
+        Each header is a byte or more, so their number needs no limit: that of the block holds. The
+        last number says how many headers are before `number_at`; -1: no header begins there.
         """
         headers: Headers = []
         entries = self._entries
-        at, end, literal_size = 0, len(block), 0
+        at, end, literal_size, before = 0, len(block), 0, _NONE
         while at < end:
             first = block[at]
+            if at == number_at:
+                before = len(headers)
             if first & _INDEXED:
                 known = _known_entries(block, at)
                 if known is None:
@@ -211,11 +238,35 @@ class HeaderReader:
                     raise FrameError("the size of the header table cannot be changed so")
                 self._size_max = limit
                 self._shrink()
+                self._forget_runs()
                 continue
             header, size, at = self._literal(block, first, at)
             literal_size += size
             headers.append(header)
-        return headers, literal_size
+        return headers, literal_size, before
+
+    def _note_runs(self, block: bytes, headers: Headers, before: int, changes: int) -> None:
+        """Keep what is before and behind the number of a call, if the block changes no table."""
+        number_at = block.find(_NUMBER_BEGIN)
+        runs = {
+            block[:number_at]: headers[:before],
+            block[number_at + _NUMBER_SIZE :]: headers[before + 1 :],
+        }
+        sizes = [_run_size(*run) for run in runs.items()]
+        if changes != self._changes or max(sizes) > _RUN_SIZE_MAX:
+            return
+        if self._runs_size + sum(sizes) > _RUNS_SIZE_MAX:
+            self._forget_runs()
+        for (part, some), size in zip(runs.items(), sizes, strict=True):
+            if part not in self._runs:
+                self._runs[part] = some
+                self._runs_size += size
+
+    def _forget_runs(self) -> None:
+        self._changes += 1
+        if self._runs:
+            self._runs.clear()
+            self._runs_size = 0
 
     def _literal(self, block: bytes, first: int, at: int) -> tuple[tuple[bytes, bytes], int, int]:
         """Return a header that is not in the table, its size, and where the next one begins."""
@@ -243,6 +294,7 @@ class HeaderReader:
         return self._entries[-index]
 
     def _keep(self, header: tuple[bytes, bytes], size: int) -> None:
+        self._forget_runs()
         self._entries.insert(-_STATIC_COUNT, header)
         self._size += size
         self._largest = max(self._largest, size)
@@ -297,6 +349,13 @@ class HeaderReader:
             raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
         if max(sizes, default=0) > self._largest:
             raise FrameError(f"an entry is larger than {self._largest} bytes")
+        kept = sum(_run_size(*run) for run in self._runs.items())
+        if kept != self._runs_size or kept > _RUNS_SIZE_MAX:
+            raise FrameError(f"the runs have {kept} bytes, not {self._runs_size}")
+
+
+def _run_size(part: bytes, headers: Headers) -> int:
+    return len(part) + sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
 
 
 def block_of(headers: Headers) -> bytes:
