@@ -144,11 +144,13 @@ def plain_of(text: bytes) -> bytes:
     return plain
 
 
-_STATIC_COUNT = len(_STATIC)
 _INDEXED = 0x80
+_UNUSED = [(b"", b"")] * (_INDEXED + 1)  # so that the byte of an entry is its place
+_NEWEST = len(_UNUSED) + len(_STATIC)  # the place of the newest entry of a table
 _known_entries = re.compile(rb"[\x81-\xfe]+").match  # headers of a byte each
 _KEPT, _NAME_INDEX = 0x40, 0x3F  # the largest number of a name: it goes on
 _LENGTH = 0x7F  # the largest length of a text: it goes on
+_MORE = 0x80  # of a number: it goes on
 _NUMBER = b"x-mq-request-id"
 _NUMBER_BEGIN = b"\0" + bytes((len(_NUMBER),)) + _NUMBER + bytes((36,))  # a UUID, kept by nobody
 _NUMBER_SIZE = len(_NUMBER_BEGIN) + 36
@@ -161,8 +163,8 @@ class HeaderReader:
     """The header blocks of one connection, in their order.
 
     Invariant: `_size` is that of the entries of the table, and at most `_size_max`. No entry is
-    larger than `_largest`. `_entries` has the table, the oldest entry first, and the static one
-    behind it, the last entry first: so the entry of a number stands as far from the end.
+    larger than `_largest`. `_entries` has the static table, and the other one behind it, the newest
+    entry first. The entry of a number is at this number and `_INDEXED`, as in its byte.
     `_runs` has headers by their part of a block, which change no table and are read with this one.
 
     A client that keeps nothing in the table writes the same bytes with each call, but for the
@@ -174,7 +176,7 @@ class HeaderReader:
     )
 
     def __init__(self) -> None:
-        self._entries = _STATIC[::-1]
+        self._entries = [*_UNUSED, *_STATIC]
         self._size = 0
         self._size_max = TABLE_SIZE
         self._largest = _OVERHEAD + max(len(name) + len(value) for name, value in _STATIC)
@@ -230,7 +232,7 @@ class HeaderReader:
                     headers.append(self._entry(index))
                 else:
                     at = known.end()
-                    headers += [entries[_INDEXED - byte] for byte in known[0]]
+                    headers += map(entries.__getitem__, known[0])
                 continue
             if first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
@@ -264,14 +266,15 @@ class HeaderReader:
 
     def _forget_runs(self) -> None:
         self._changes += 1
-        if self._runs:
-            self._runs.clear()
-            self._runs_size = 0
+        self._runs.clear()
+        self._runs_size = 0
 
     def _literal(self, block: bytes, first: int, at: int) -> tuple[tuple[bytes, bytes], int, int]:
         """Return a header that is not in the table, its size, and where the next one begins."""
         if _KEPT < first < _KEPT | _NAME_INDEX:
-            name, at = self._entries[_KEPT - first][0], at + 1
+            name, at = self._entries[first + _KEPT][0], at + 1
+        elif first == _KEPT | _NAME_INDEX and block[at + 1] < _MORE:
+            name, at = self._entries[first + _KEPT + block[at + 1]][0], at + 2
         else:
             index, at = self._number(block, at, 6 if first & _KEPT else 4)
             if index:
@@ -279,8 +282,9 @@ class HeaderReader:
             else:
                 name, at = self._text(block, at)
         length = block[at]
-        if length < _LENGTH and at + length < len(block):  # as a rule
-            value, at = block[at + 1 : at + 1 + length], at + 1 + length
+        end = at + 1 + length
+        if length < _LENGTH and end <= len(block):  # as a rule
+            value, at = block[at + 1 : end], end
         else:
             value, at = self._text(block, at)
         header, size = (name, value), len(name) + len(value)
@@ -289,25 +293,27 @@ class HeaderReader:
         return header, size, at
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
-        if not 0 < index <= len(self._entries):
+        if not 0 < index < len(self._entries) - _INDEXED:
             raise FrameError(f"a header refers to entry {index} of the table, which is not there")
-        return self._entries[-index]
+        return self._entries[_INDEXED + index]
 
     def _keep(self, header: tuple[bytes, bytes], size: int) -> None:
-        self._forget_runs()
-        self._entries.insert(-_STATIC_COUNT, header)
+        self._changes += 1
+        if self._runs:
+            self._forget_runs()
+        self._entries.insert(_NEWEST, header)
         self._size += size
-        self._largest = max(self._largest, size)
+        if size > self._largest:  # noqa: PLR1730 - a call of max() costs more than the rest
+            self._largest = size
         if self._size > self._size_max:
             self._shrink()
 
     def _shrink(self) -> None:
-        count = 0
-        while self._size > self._size_max:
-            name, value = self._entries[count]
-            self._size -= len(name) + len(value) + _OVERHEAD
-            count += 1
-        del self._entries[:count]
+        size, size_max, take_oldest = self._size, self._size_max, self._entries.pop
+        while size > size_max:
+            name, value = take_oldest()
+            size -= len(name) + len(value) + _OVERHEAD
+        self._size = size
 
     @staticmethod
     def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -343,7 +349,7 @@ class HeaderReader:
         Raises:
             FrameError: when it is not that of its entries.
         """
-        table = self._entries[:-_STATIC_COUNT]
+        table = self._entries[_NEWEST:]
         sizes = [len(name) + len(value) + _OVERHEAD for name, value in table]
         if sum(sizes) != self._size or self._size > self._size_max:
             raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
