@@ -155,8 +155,9 @@ _NUMBER = b"x-mq-request-id"
 _NUMBER_BEGIN = b"\0" + bytes((len(_NUMBER),)) + _NUMBER + bytes((36,))  # a UUID, kept by nobody
 _NUMBER_SIZE = len(_NUMBER_BEGIN) + 36
 _NONE = -1
-_RUN_SIZE_MAX = 2048  # of a run that is kept: of its bytes, and of its names and values
-_RUNS_SIZE_MAX = 8192  # of all runs of a connection
+_RUN_SIZE_MAX = 4096  # in memory, of a run that is kept,
+_RUNS_SIZE_MAX = 8192  # and of all runs of a connection
+_OBJECTS_SIZE = 150  # so much take a header's objects
 
 
 class HeaderReader:
@@ -361,7 +362,7 @@ class HeaderReader:
 
 
 def _run_size(part: bytes, headers: Headers) -> int:
-    return len(part) + sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
+    return len(part) + sum(len(name) + len(value) + _OBJECTS_SIZE for name, value in headers)
 
 
 def block_of(headers: Headers) -> bytes:
