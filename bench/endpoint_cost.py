@@ -204,6 +204,8 @@ async def send(client: Client, count: int, calls: int) -> None:
         made = []
         for number in range(first, first + calls):
             system = {"message_id": f"01{number:030X}", "message_type": 1, "body_encoding": 1}
+            born = {"seconds": 1_790_000_000, "nanos": number % 1_000 * 1_000_000}
+            system |= {"born_timestamp": born, "born_host": "shop", "queue_id": number % QUEUES}
             message = {"topic": {"name": "cost"}, "body": b"x" * 1024, "system_properties": system}
             made.append(client.call("SendMessage", messages=[message]))
         for (answer,) in await client.answers(made, "SendMessageResponse"):

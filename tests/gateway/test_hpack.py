@@ -74,3 +74,64 @@ def test_the_table_forgets_the_oldest_entries() -> None:
         reader.read(b"\x40" + bytes([len(name)]) + name + b"\x32" + b"v" * 50)
     reader.invariants()
     assert reader.read(b"\xbe")[0][0] == b"name199"
+
+
+def raw(name: bytes, value: bytes, first: bytes = b"\0") -> bytes:
+    """Return a header whose name and value are written out; b"@" as `first`: the peer keeps it."""
+    return b"".join((first, bytes([len(name)]), name, bytes([len(value)]), value))
+
+
+def call_of(number: int, day: bytes = b"20261129") -> bytes:
+    """Return a block as the SDK for Python writes it."""
+    request_id = raw(b"x-mq-request-id", b"%036d" % number)
+    return b"\x83\xbe" + raw(b"x-mq-date-time", day) + request_id + raw(b"x-mq-namespace", b"")
+
+
+def test_what_calls_repeat_is_kept_until_the_table_changes() -> None:
+    reader = HeaderReader()
+    reader.read(raw(b"te", b"trailers", b"@"))
+    first, second = reader.read(call_of(1)), reader.read(call_of(2))
+    number = [name for name, _ in first].index(b"x-mq-request-id")
+    assert second[number] == (b"x-mq-request-id", b"%036d" % 2)
+    del first[number], second[number]
+    assert first == second
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    reader.read(raw(b"te", b"other", b"@"))
+    assert (b"te", b"other") in reader.read(call_of(3))
+    reader.invariants()
+
+
+PARTS = st.one_of(
+    st.builds(raw, st.sampled_from([b"a", b"b"]), st.binary(max_size=40)),
+    st.builds(raw, st.sampled_from([b"a", b"b"]), st.binary(max_size=40), st.just(b"@")),
+    st.builds(raw, st.just(b"x-mq-request-id"), st.binary(min_size=36, max_size=36)),
+    st.builds(raw, st.just(b"a"), st.builds(call_of, st.integers(0, 9))),
+    st.sampled_from([b"\x83", b"\x86", b"\xbe", b"\xbf", b"\x3f\xe1\x1f", b"\x20"]),
+    st.builds(call_of, st.integers(0, 9)),
+    st.binary(max_size=4),
+)
+
+
+@given(st.lists(st.lists(PARTS, max_size=5).map(b"".join), max_size=8))
+def test_blocks_are_read_as_by_a_reader_that_keeps_nothing(blocks: list[bytes]) -> None:
+    keeping, other = HeaderReader(), HeaderReader()
+    for block in blocks:
+        found: list[object] = []
+        for reader in (keeping, other):
+            try:
+                found.append(reader.read(block))
+            except FrameError:
+                found.append(None)
+        assert found[0] == found[1]
+        keeping.invariants()
+        other._forget_runs()
+        if found[0] is None:  # the connection ends
+            return
+
+
+def test_what_is_kept_of_calls_is_bounded() -> None:
+    reader = HeaderReader()
+    reader.read(raw(b"te", b"trailers", b"@"))
+    for number in range(100):
+        reader.read(call_of(1, b"%0100d" % number))
+        reader.invariants()

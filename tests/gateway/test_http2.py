@@ -219,6 +219,17 @@ def test_a_ping_a_second_is_answered_for_ever() -> None:
         connection.out.clear()
 
 
+def test_who_reads_answers_may_ping_after_each_of_them() -> None:
+    """Netty's client does; a busy one has thousands of answers in a second."""
+    connection, ping = begun(), frame_of(6, 0, 0, b"x" * 8)
+    for number in range(1, 10_001, 2):
+        stream = connection.feed(call(number), 0.0)[0][1]
+        connection.answer(stream, b"H", b"data", b"T")
+        connection.feed(ping, 0.0)
+    with pytest.raises(Http2Error):
+        connection.feed(ping * 10_000, 0.0)
+
+
 def test_streams_that_are_reset_at_once_are_bounded() -> None:
     connection = begun()
     pairs = [

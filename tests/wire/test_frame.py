@@ -15,6 +15,7 @@ from reliable_mq.wire.frame import (
     ROCKETMQ,
     Frame,
     FrameReader,
+    bare_frame,
     encode_frame,
     encode_head,
     header_info,
@@ -54,6 +55,14 @@ def test_a_frame_is_its_length_its_header_info_its_header_and_its_body() -> None
 def test_a_frame_may_have_neither_header_nor_body() -> None:
     assert encode_frame(JSON, b"") == bytes.fromhex("00000004 00000000")
     assert FrameReader().feed(bytes(3) + b"\x04" + bytes(4)) == [Frame(JSON, b"", b"")]
+
+
+@given(FRAME, st.binary(max_size=3))
+def test_a_json_header_alone_is_the_frame_that_a_reader_finds(frame: Frame, more: bytes) -> None:
+    data = encode_frame(JSON, frame.header)
+    assert bare_frame(data) == only(data) == Frame(JSON, frame.header, b"")
+    for other in (encoded([frame]), data + more, data[: len(more)], data + data):
+        assert bare_frame(other) in (None, only(other))
 
 
 @given(STREAM, st.data())

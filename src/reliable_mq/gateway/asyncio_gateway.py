@@ -83,7 +83,10 @@ class Gateway:
         """The calls with one answer, by name."""
         self.quick: dict[str, Begin] = {"SendMessage": producing.begin_send}
         """Those of them that one request to the broker of this process may answer."""
-        self.usual: dict[str, BeginBytes] = {"AckMessage": receipts.begin_ack}
+        self.usual: dict[str, BeginBytes] = {
+            "AckMessage": receipts.begin_ack,
+            "SendMessage": producing.begin_usual,
+        }
         """The same, of calls whose bytes have the form that clients write."""
         self.streamed: dict[str, Stream] = {
             "ReceiveMessage": consuming.receive,

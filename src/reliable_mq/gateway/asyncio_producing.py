@@ -30,6 +30,7 @@ from reliable_mq.gateway.group_buckets import bucket_of
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import message_of
 from reliable_mq.gateway.sessions import Session, Sessions
+from reliable_mq.gateway.usual_send import usual_send
 from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -125,7 +126,18 @@ class Producing:
             RpcRefused: when `send` would refuse it.
         """
         now_ms = time.time_ns() // 1_000_000
-        outgoing = sending.read_messages(call.messages, caller.host, now_ms)
+        return self._begun_here(sending.read_messages(call.messages, caller.host, now_ms))
+
+    def begin_usual(self, caller: Caller, body: bytes) -> Begun | None:
+        """Begin a SendMessage in the usual form; None: it is in another one, or see `begin_send`.
+
+        Raises:
+            RpcRefused: when `send` would refuse it.
+        """
+        outgoing = usual_send(body, caller.host)
+        return None if outgoing is None else self._begun_here(outgoing)
+
+    def _begun_here(self, outgoing: sending.Outgoing) -> Begun | None:
         upstream, topic = self._upstream, outgoing.topic
         route, kinds = upstream.known_route(topic), upstream.known_kinds(topic)
         if route is None or kinds is None:

@@ -144,28 +144,46 @@ def plain_of(text: bytes) -> bytes:
     return plain
 
 
-_STATIC_COUNT = len(_STATIC)
 _INDEXED = 0x80
+_UNUSED = [(b"", b"")] * (_INDEXED + 1)  # so that the byte of an entry is its place
+_NEWEST = len(_UNUSED) + len(_STATIC)  # the place of the newest entry of a table
 _known_entries = re.compile(rb"[\x81-\xfe]+").match  # headers of a byte each
 _KEPT, _NAME_INDEX = 0x40, 0x3F  # the largest number of a name: it goes on
 _LENGTH = 0x7F  # the largest length of a text: it goes on
+_MORE = 0x80  # of a number: it goes on
+_NUMBER = b"x-mq-request-id"
+_NUMBER_BEGIN = b"\0" + bytes((len(_NUMBER),)) + _NUMBER + bytes((36,))  # a UUID, kept by nobody
+_NUMBER_SIZE = len(_NUMBER_BEGIN) + 36
+_NONE = -1
+_RUN_SIZE_MAX = 4096  # in memory, of a run that is kept,
+_RUNS_SIZE_MAX = 8192  # and of all runs of a connection
+_OBJECTS_SIZE = 150  # so much take a header's objects
 
 
 class HeaderReader:
     """The header blocks of one connection, in their order.
 
     Invariant: `_size` is that of the entries of the table, and at most `_size_max`. No entry is
-    larger than `_largest`. `_entries` has the table, the oldest entry first, and the static one
-    behind it, the last entry first: so the entry of a number stands as far from the end.
+    larger than `_largest`. `_entries` has the static table, and the other one behind it, the newest
+    entry first. The entry of a number is at this number and `_INDEXED`, as in its byte.
+    `_runs` has headers by their part of a block, which change no table and are read with this one.
+
+    A client that keeps nothing in the table writes the same bytes with each call, but for the
+    number of the call. So what is before and behind this number is read once.
     """
 
-    __slots__ = ("_entries", "_largest", "_size", "_size_max")
+    __slots__ = (
+        *("_changes", "_entries", "_largest", "_runs", "_runs_size", "_size", "_size_max"),
+    )
 
     def __init__(self) -> None:
-        self._entries = _STATIC[::-1]
+        self._entries = [*_UNUSED, *_STATIC]
         self._size = 0
         self._size_max = TABLE_SIZE
         self._largest = _OVERHEAD + max(len(name) + len(value) for name, value in _STATIC)
+        self._runs: dict[bytes, Headers] = {}
+        self._runs_size = 0
+        self._changes = 0  # of the table
 
     def read(self, block: bytes) -> Headers:
         """Return the headers of a whole block.
@@ -174,8 +192,15 @@ class HeaderReader:
             FrameError: when it is none, or longer than `LIST_SIZE_MAX`. The table is no longer the
                 peer's then: the connection cannot go on.
         """
+        number_at = block.find(_NUMBER_BEGIN)
+        if number_at >= 0:
+            end = number_at + _NUMBER_SIZE
+            before, behind = self._runs.get(block[:number_at]), self._runs.get(block[end:])
+            if before is not None and behind is not None and end <= len(block):
+                return [*before, (_NUMBER, block[end - 36 : end]), *behind]
         try:
-            headers, literal_size = self._read(block)
+            changes = self._changes
+            headers, literal_size, before_number = self._read(block, number_at)
         except IndexError as error:
             raise FrameError(
                 "a header block ends within a header, or refers to an entry that is not there"
@@ -184,18 +209,23 @@ class HeaderReader:
             size = sum(len(name) + len(value) + _OVERHEAD for name, value in headers)
             if size > LIST_SIZE_MAX:
                 raise FrameError(f"the headers of a request take more than {LIST_SIZE_MAX} bytes")
+        if before_number >= 0:
+            self._note_runs(block, headers, before_number, changes)
         return headers
 
-    def _read(self, block: bytes) -> tuple[Headers, int]:
+    def _read(self, block: bytes, number_at: int) -> tuple[Headers, int, int]:
         """Return the headers, and the bytes of names and values that are not of the table.
 
-        Each header is a byte or more, so their number needs no limit: that of the block holds.
+        Each header is a byte or more, so their number needs no limit: that of the block holds. The
+        last number says how many headers are before `number_at`; -1: no header begins there.
         """
         headers: Headers = []
         entries = self._entries
-        at, end, literal_size = 0, len(block), 0
+        at, end, literal_size, before = 0, len(block), 0, _NONE
         while at < end:
             first = block[at]
+            if at == number_at:
+                before = len(headers)
             if first & _INDEXED:
                 known = _known_entries(block, at)
                 if known is None:
@@ -203,7 +233,7 @@ class HeaderReader:
                     headers.append(self._entry(index))
                 else:
                     at = known.end()
-                    headers += [entries[_INDEXED - byte] for byte in known[0]]
+                    headers += map(entries.__getitem__, known[0])
                 continue
             if first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
@@ -211,16 +241,41 @@ class HeaderReader:
                     raise FrameError("the size of the header table cannot be changed so")
                 self._size_max = limit
                 self._shrink()
+                self._forget_runs()
                 continue
             header, size, at = self._literal(block, first, at)
             literal_size += size
             headers.append(header)
-        return headers, literal_size
+        return headers, literal_size, before
+
+    def _note_runs(self, block: bytes, headers: Headers, before: int, changes: int) -> None:
+        """Keep what is before and behind the number of a call, if the block changes no table."""
+        number_at = block.find(_NUMBER_BEGIN)
+        runs = {
+            block[:number_at]: headers[:before],
+            block[number_at + _NUMBER_SIZE :]: headers[before + 1 :],
+        }
+        sizes = [_run_size(*run) for run in runs.items()]
+        if changes != self._changes or max(sizes) > _RUN_SIZE_MAX:
+            return
+        if self._runs_size + sum(sizes) > _RUNS_SIZE_MAX:
+            self._forget_runs()
+        for (part, some), size in zip(runs.items(), sizes, strict=True):
+            if part not in self._runs:
+                self._runs[part] = some
+                self._runs_size += size
+
+    def _forget_runs(self) -> None:
+        self._changes += 1
+        self._runs.clear()
+        self._runs_size = 0
 
     def _literal(self, block: bytes, first: int, at: int) -> tuple[tuple[bytes, bytes], int, int]:
         """Return a header that is not in the table, its size, and where the next one begins."""
         if _KEPT < first < _KEPT | _NAME_INDEX:
-            name, at = self._entries[_KEPT - first][0], at + 1
+            name, at = self._entries[first + _KEPT][0], at + 1
+        elif first == _KEPT | _NAME_INDEX and block[at + 1] < _MORE:
+            name, at = self._entries[first + _KEPT + block[at + 1]][0], at + 2
         else:
             index, at = self._number(block, at, 6 if first & _KEPT else 4)
             if index:
@@ -228,8 +283,9 @@ class HeaderReader:
             else:
                 name, at = self._text(block, at)
         length = block[at]
-        if length < _LENGTH and at + length < len(block):  # as a rule
-            value, at = block[at + 1 : at + 1 + length], at + 1 + length
+        end = at + 1 + length
+        if length < _LENGTH and end <= len(block):  # as a rule
+            value, at = block[at + 1 : end], end
         else:
             value, at = self._text(block, at)
         header, size = (name, value), len(name) + len(value)
@@ -238,24 +294,27 @@ class HeaderReader:
         return header, size, at
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
-        if not 0 < index <= len(self._entries):
+        if not 0 < index < len(self._entries) - _INDEXED:
             raise FrameError(f"a header refers to entry {index} of the table, which is not there")
-        return self._entries[-index]
+        return self._entries[_INDEXED + index]
 
     def _keep(self, header: tuple[bytes, bytes], size: int) -> None:
-        self._entries.insert(-_STATIC_COUNT, header)
+        self._changes += 1
+        if self._runs:
+            self._forget_runs()
+        self._entries.insert(_NEWEST, header)
         self._size += size
-        self._largest = max(self._largest, size)
+        if size > self._largest:  # noqa: PLR1730 - a call of max() costs more than the rest
+            self._largest = size
         if self._size > self._size_max:
             self._shrink()
 
     def _shrink(self) -> None:
-        count = 0
-        while self._size > self._size_max:
-            name, value = self._entries[count]
-            self._size -= len(name) + len(value) + _OVERHEAD
-            count += 1
-        del self._entries[:count]
+        size, size_max, take_oldest = self._size, self._size_max, self._entries.pop
+        while size > size_max:
+            name, value = take_oldest()
+            size -= len(name) + len(value) + _OVERHEAD
+        self._size = size
 
     @staticmethod
     def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -291,12 +350,19 @@ class HeaderReader:
         Raises:
             FrameError: when it is not that of its entries.
         """
-        table = self._entries[:-_STATIC_COUNT]
+        table = self._entries[_NEWEST:]
         sizes = [len(name) + len(value) + _OVERHEAD for name, value in table]
         if sum(sizes) != self._size or self._size > self._size_max:
             raise FrameError(f"the table has {sum(sizes)} bytes, not {self._size}")
         if max(sizes, default=0) > self._largest:
             raise FrameError(f"an entry is larger than {self._largest} bytes")
+        kept = sum(_run_size(*run) for run in self._runs.items())
+        if kept != self._runs_size or kept > _RUNS_SIZE_MAX:
+            raise FrameError(f"the runs have {kept} bytes, not {self._runs_size}")
+
+
+def _run_size(part: bytes, headers: Headers) -> int:
+    return len(part) + sum(len(name) + len(value) + _OBJECTS_SIZE for name, value in headers)
 
 
 def block_of(headers: Headers) -> bytes:

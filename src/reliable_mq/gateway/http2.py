@@ -92,7 +92,7 @@ class Http2Connection:
         self._block_of: tuple[int, int] | None = None  # a stream and the flags of its headers
         self._window = 65_535
         self._blocked: dict[int, Stream] = {}
-        self._updates = 0  # so many updates of windows are answers to data of ours
+        self._updates = 0  # so many updates of windows, and pings, are answers to data of ours
         self._peer_stream_window = 65_535
         self._received = 0
         self._idle_frames = _IDLE_FRAMES
@@ -170,8 +170,8 @@ class Http2Connection:
         if kind == WINDOW_UPDATE:
             self._count_update(now)
             self._take_window(number, payload)
-        elif kind == PING:
-            self._count_idle(now)
+        elif kind == PING:  # Netty's client sends one when it has read data, to learn its window
+            self._count_update(now)
             self._take_ping(flags, number, payload)
         elif kind == SETTINGS:
             self._count_idle(now)
@@ -211,7 +211,7 @@ class Http2Connection:
             raise Http2Error(Http2Fault.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def _count_update(self, now: float) -> None:
-        """Count an update of a window: data that we have sent pays for two of them."""
+        """Count an update of a window, or a ping: data that we have sent pays for two of them."""
         if self._updates:
             self._updates -= 1
         else:

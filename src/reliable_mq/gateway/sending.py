@@ -166,7 +166,7 @@ def read_messages(messages: Sequence[Any], peer: str, now_ms: int) -> Outgoing:
     sys_flag = _COMPRESSED if system.body_encoding == _GZIP else 0
     if system.message_type == KindOfMessage.TRANSACTION:
         sys_flag |= _PREPARED
-    born_ms = _ms_of(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
+    born_ms = ms_of(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
     group = system.message_group
     return Outgoing(topic, _kind_of(system), group, sys_flag, born_ms, items, message_ids)
 
@@ -217,7 +217,8 @@ def check_kind(outgoing: Outgoing, taken: frozenset[KindOfMessage]) -> None:
         )
 
 
-def _ms_of(timestamp: Any) -> int:
+def ms_of(timestamp: Any) -> int:
+    """Return a time in milliseconds since the epoch."""
     return int(timestamp.seconds) * 1000 + int(timestamp.nanos) // 1_000_000
 
 
@@ -238,7 +239,7 @@ def _properties_of(message: Any, topic: str, peer: str, now_ms: int) -> dict[str
                 )
             found[p.CHECK_IMMUNITY_SECONDS] = str(seconds)
     if system.HasField("delivery_timestamp"):
-        due_ms = _ms_of(system.delivery_timestamp)
+        due_ms = ms_of(system.delivery_timestamp)
         if due_ms - now_ms > DELAY_MS_MAX:
             raise RpcRefused(
                 Code.ILLEGAL_DELIVERY_TIME,
@@ -253,7 +254,7 @@ def _properties_of(message: Any, topic: str, peer: str, now_ms: int) -> dict[str
         found[p.SHARDING_KEY] = group
     found |= _origin_of(system, peer)
     if system.HasField("born_timestamp"):
-        found[p.BORN_TIMESTAMP] = str(_ms_of(system.born_timestamp))
+        found[p.BORN_TIMESTAMP] = str(ms_of(system.born_timestamp))
     return found
 
 

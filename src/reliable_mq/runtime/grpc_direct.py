@@ -20,7 +20,7 @@ from reliable_mq.runtime.grpc_upstream import sign_for_caller
 from reliable_mq.runtime.link import Waiters
 from reliable_mq.wire.answer import decode_done, encode_answer
 from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.frame import FrameReader, bare_frame
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.record import address_of, pack_host
 
@@ -190,7 +190,11 @@ class DirectBroker(asyncio.Protocol):
             if done is not None:
                 self._waiters.answer(done)
                 continue
+            bare = bare_frame(frame) if isinstance(frame, bytes) else None
             try:
+                if bare is not None:
+                    self._take(decode_reply(bare))
+                    continue
                 for each in self._reader.feed(bytes(frame)):
                     self._take(decode_reply(each))
             except FrameError:  # the broker has made it: its caller gets no answer in time

@@ -233,6 +233,14 @@ def encode_head(serialize_type: int, header_length: int) -> bytes:
     return _LENGTH_AND_HEADER_INFO.pack(4 + header_length, serialize_type << 24 | header_length)
 
 
+def bare_frame(data: bytes) -> Frame | None:
+    """Return the frame in bytes if they are one JSON header and nothing else; None: look closer."""
+    size = len(data) - HEAD_SIZE
+    if not 0 <= size <= _HEADER_LENGTH_MASK or not data.startswith(encode_head(JSON, size)):
+        return None
+    return Frame(JSON, data[HEAD_SIZE:], b"")
+
+
 def encode_numbered(
     serialize_type: int, front: bytes, back: bytes, body: bytes, number: int
 ) -> bytes:
