@@ -43,6 +43,12 @@
     [/\b(subscrib|listen(er|ing)?\b|receiver)/, "consumer"],
     [/\bgo(lang)? (clients?|sdks?|programs?|services?|apps?|code)\b|\b(from|in) go\b/, "languages clients golang"],
     [/\b(stop|no|without|skip|never|not)( be| to)? retr/, "retries skipped reject"],
+    [/\b(midnight|noon|weekly|daily|hourly|monthly|nightly|(mon|tues|wednes|thurs|fri|satur|sun)days?|(every|each) (second|minute|hour|day|night|week|month|\d+))\b/, "periodic cron schedule"],
+    [/\b\d+ ?([kmg]i?b|bytes)\b/, "large size"],
+    [/\b(best|optimal|ideal|right|recommended|good) (number|count|amount)\b/, "how many need"],
+    [/\b(wait|run|start)s?\b.*\b(for|after|until) (the |an)?(first|other|previous|last)\b/, "chain steps"],
+    [/\bwho (has )?(deleted|changed|removed|did|created|made|paused|retried)\b/, "audit"],
+    [/\bwithout (losing|loss|lose)\b/, "safely graceful"],
   ];
   // Words that mean the same in this field, or nearly so in any: one counts almost as another.
   const EQUALS = [
@@ -54,15 +60,16 @@
     "stop halt quit",
     "start begin launch boot",
     "several multiple many",
+    "alert notify notification inform",
     "error exception failure traceback",
     "retry redeliver reattempt requeue",
-    "late slow delay latency",
+    "late slow slower delay latency",
     "save store persist",
     "lost lose missing disappear vanish",
     "stuck hang freeze stall",
     "status state",
     "setting option parameter configuration config",
-    "number count amount",
+    "number count amount many",
     "list show display print view",
     "check verify validate",
     "limit maximum max cap",
@@ -71,8 +78,8 @@
     "single once",
     "user customer person",
     "wait pending queued",
-    "big large huge",
-    "fast quick speed",
+    "big large huge bigger larger biggest",
+    "fast quick speed faster",
     "move migrate transfer",
     "change edit modify alter",
     "create declare make",
@@ -221,7 +228,7 @@
     [/^how-to\/(questions|error_texts)/, 1.3],
   ];
   // Who asks for the meaning of a word gets the glossary.
-  const MEANING = /^(what('s| is| are|s)( an?| the)?|meaning of|definition of|define) [\w-]+( [\w-]+)?\??$|\b(meaning|definition|glossary)\b|^what do(es)? .* mean/;
+  const MEANING = /^(what('s| is| are|s)( an?| the)?|meaning of|definition of|define) [\w-]+( [\w-]+)?( and [\w-]+( [\w-]+)?)?\??$|\b(meaning|definition|glossary)\b|^what do(es)? .* mean/;
 
   let items = [];
   let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
