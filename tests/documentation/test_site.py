@@ -187,7 +187,7 @@ def test_search_leads_to_the_answer_of_a_question_in_other_words(
     places = found[query][:3]
 
     assert page in [each.split("#")[0] for each in places], places
-    assert len([each for each in places if each.startswith("answers/")]) == 1, places
+    assert sum(each.startswith("answers/") for each in places) <= 1, places
 
 
 def test_search_answers_partial_matches_after_full_ones_and_nothing_for_nonsense(
