@@ -4,7 +4,11 @@
    above it), then words of the text. A record without some of the words comes after those with all. */
 "use strict";
 (() => {
-  const WEIGHTS = { title: 4, path: 2, text: 1 };
+  const WEIGHTS = { title: 4, words: 3, path: 2, text: 1 };
+  const FULL = 1, SAID = 1; // what is added if all of a question was typed, and if all that was typed is in one
+  const EQUAL = 0.7, ALIKE = 0.45; // how well a word stands for another one
+  const ANSWERS = "answers/"; // pages that list what is answered about a subject
+  const LOOKED = 20, OWN = 1; // of how many records a page of answers should have most, and what its own words count
   const PAGE_SIZE = 10;
   const LENGTH = 120; // words of an ordinary section
   const STOP = new Set(("a about an and are as at be by can do does for from how i if in into is it my of on or our " +
@@ -22,7 +26,7 @@
     [/\b(simple|simplest|minimal|minimum|working|first|full) example\b|\bone file\b|\bsample\b/, "simplest example tutorial"],
     [/\bexactly[ -]once\b/, "twice promised"],
     [/\bfirst in,? first out\b/, "ordering key fifo"],
-    [/\b(in|out of|keep|strict|total|message|event)s? order(ing|ed)?\b|\border(ing)? (guarantee|per)|\bsequence\b/, "ordering order"],
+    [/\b(in|out of|keep|strict|total|message|event|random|wrong|right|correct|mixed)s? order(ing|ed)?\b|\border(ing)? (guarantee|per)|\bsequence\b/, "ordering order"],
     [/\b(first time|new ?comer|newbie|in (5|five|ten|15|fifteen) minutes|install and run)\b/, "tutorial quick start"],
     [/\b(re-?drive|redrive|re-?queue|reinject|resurrect)/, "send dead letter again"],
     [/\bdead[ -]?letter(s|ed|ing)?( queues?| exchanges?)?\b|\bdlx\b/, "dead letter"],
@@ -39,6 +43,70 @@
     [/\b(subscrib|listen(er|ing)?\b|receiver)/, "consumer"],
     [/\bgo(lang)? (clients?|sdks?|programs?|services?|apps?|code)\b|\b(from|in) go\b/, "languages clients golang"],
     [/\b(stop|no|without|skip|never|not)( be| to)? retr/, "retries skipped reject"],
+    [/\b(midnight|noon|weekly|daily|hourly|monthly|nightly|(mon|tues|wednes|thurs|fri|satur|sun)days?|(every|each) (second|minute|hour|day|night|week|month|\d+))\b/, "periodic cron schedule"],
+    [/\b\d+ ?([kmg]i?b|bytes)\b/, "large size"],
+    [/\b(best|optimal|ideal|right|recommended|good) (number|count|amount)\b/, "how many need"],
+    [/\b(wait|run|start)s?\b.*\b(for|after|until) (the |an)?(first|other|previous|last)\b/, "chain steps"],
+    [/\bwho (has )?(deleted|changed|removed|did|created|made|paused|retried)\b/, "audit"],
+    [/\bwithout (losing|loss|lose)\b/, "safely graceful"],
+  ];
+  // Words that mean the same in this field, or nearly so in any: one counts almost as another.
+  const EQUALS = [
+    "send publish emit enqueue produce dispatch",
+    "consume receive subscribe listen",
+    "consumer subscriber listener receiver handler",
+    "message event task job",
+    "delete remove purge clear erase wipe discard",
+    "stop halt quit",
+    "start begin launch boot",
+    "several multiple many",
+    "alert notify notification inform",
+    "error exception failure traceback",
+    "retry redeliver reattempt requeue",
+    "late slow slower delay latency",
+    "save store persist",
+    "lost lose missing disappear vanish",
+    "stuck hang freeze stall",
+    "status state",
+    "setting option parameter configuration config",
+    "number count amount many",
+    "list show display print view",
+    "check verify validate",
+    "limit maximum max cap",
+    "database db",
+    "alive healthy running up",
+    "single once",
+    "user customer person",
+    "wait pending queued",
+    "big large huge bigger larger biggest",
+    "fast quick speed faster",
+    "move migrate transfer",
+    "change edit modify alter",
+    "create declare make",
+    "find search locate lookup trace",
+    "fix repair mend solve",
+    "example sample demo",
+    "reason why cause",
+    "finish complete done succeed",
+    "partition queue",
+    "callback function",
+    "process handle execute perform",
+    "monitor observe watch",
+    "peek browse inspect",
+    "atomic atomically transaction transactional",
+    "automatic automatically itself",
+    "manual manually hand",
+    "different other another",
+    "dead failed",
+    "machine host node server",
+    "file folder directory disk path",
+    "expire expiration ttl",
+    "crash die kill exit",
+    "install setup installation",
+    "copy replicate replica",
+    "prevent avoid forbid",
+    "class method",
+    "guarantee promise ensure",
   ];
   // Words that users type, and the words of our pages for them. Each line holds words of one meaning.
   const SYNONYMS = [
@@ -134,20 +202,20 @@
     return w.length > 3 && w.endsWith("e") ? w.slice(0, -1) : w;
   }
 
-  /* Calls take(word, start, end) for each word outside tags. A name such as RELIABLE_MQ_APP or
-     wheel.cfg is a word, and so is each part of it. */
+  // Between signs, and in camelCase: at least three letters, so that MySQL and PostgreSQL stay whole.
+  const PART = /\p{Lu}?\p{Ll}{2,}(?=\p{Lu}\p{Ll}{2})|(?<=\p{Ll}{3})\p{Lu}\p{Ll}{2,}(?![\p{L}\p{N}])|[\p{L}\p{N}]+/gu;
+
+  /* Calls take(word, start, end, isPart, isJoined) for each word outside tags. A name such as
+     RELIABLE_MQ_APP, wheel.cfg or consumeFromWhere is a word, and so is each part of it. */
   function words(text, take) {
     const finder = /<[^>]*>|&[a-z#0-9]+;|[\p{L}\p{N}]+(?:[_.-][\p{L}\p{N}]+)*/gu;
     for (let found; (found = finder.exec(text)); ) {
       const whole = found[0];
       if (whole[0] === "<" || whole[0] === "&") continue;
-      const parts = /[\p{L}\p{N}]+/gu;
       const start = found.index;
-      let count = 0;
-      for (let part; (part = parts.exec(whole)); count++) {
-        if (part[0].length < whole.length) take(part[0].toLowerCase(), start + part.index, start + part.index + part[0].length, true);
-      }
-      take(whole.toLowerCase(), start, start + whole.length, false);
+      const parts = [...whole.matchAll(PART)].filter((part) => part[0].length < whole.length);
+      for (const part of parts) take(part[0].toLowerCase(), start + part.index, start + part.index + part[0].length, true);
+      take(whole.toLowerCase(), start, start + whole.length, false, parts.length > 0);
     }
   }
 
@@ -160,40 +228,40 @@
     [/^how-to\/(questions|error_texts)/, 1.3],
   ];
   // Who asks for the meaning of a word gets the glossary.
-  const MEANING = /^(what('s| is| are|s)( an?| the)?|meaning of|definition of|define) [\w-]+( [\w-]+)?\??$|\b(meaning|definition|glossary)\b|^what do(es)? .* mean/;
+  const MEANING = /^(what('s| is| are|s)( an?| the)?|meaning of|definition of|define) [\w-]+( [\w-]+)?( and [\w-]+( [\w-]+)?)?\??$|\b(meaning|definition|glossary)\b|^what do(es)? .* mean/;
 
   let items = [];
   let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
   let names = new Map(); // first two letters -> stems, for prefixes
-  let titles = []; // the stems of each title
-  const synonyms = new Map(); // stem -> stems of its meaning
+  let questions = []; // record -> what it answers: the stems of its title, of each question in it, of each phrase
+  const synonyms = new Map(); // stem -> Map(stem of its meaning -> how well)
 
   function learn(data) {
     items = data.items;
     index = new Map();
     names = new Map();
-    titles = [];
+    questions = [];
     items.forEach((item, id) => {
       const seen = new Map();
-      const own = new Set();
-      for (const [field, weight] of Object.entries(WEIGHTS)) {
+      for (const field of Object.keys(WEIGHTS)) {
         const text = field === "path" ? (item.path || []).join(" / ") : item[field] || "";
         words(text, (word) => {
           const s = stem(word);
-          if (field === "title" && !STOP.has(word)) own.add(s);
-          const now = seen.get(s) || { title: 0, path: 0, text: 0 };
+          const now = seen.get(s) || { title: 0, words: 0, path: 0, text: 0 };
           now[field] += 1;
           seen.set(s, now);
         });
       }
-      titles.push(own);
+      const phrases = [item.title, ...item.title.split(/[?:()]/), ...(item.words || "").split(",")];
+      questions.push(phrases.map(meaning).filter((own) => own.size));
       let size = 0;
       for (const counts of seen.values()) size += counts.text;
       // A long table has every word once: each says less about it.
       const part = 1 / (0.7 + 0.3 * Math.min(size / LENGTH, 6));
       for (const [s, counts] of seen) {
         // A word that comes again says a little more, a long table of it does not say all.
-        const score = WEIGHTS.title * Math.min(counts.title, 1) + WEIGHTS.path * Math.min(counts.path, 1) +
+        const heading = Math.max(WEIGHTS.title * Math.min(counts.title, 1), WEIGHTS.words * Math.min(counts.words, 1));
+        const score = heading + WEIGHTS.path * Math.min(counts.path, 1) +
           WEIGHTS.text * part * Math.min(1 + Math.log2(Math.max(counts.text, 0.5)), 3.5);
         if (!index.has(s)) index.set(s, new Map());
         index.get(s).set(id, score);
@@ -204,16 +272,34 @@
       if (!names.has(head)) names.set(head, []);
       names.get(head).push(s);
     }
-    for (const line of SYNONYMS) {
-      const group = line.split(" ").map(stem);
-      for (const s of group) {
-        if (!synonyms.has(s)) synonyms.set(s, new Set());
-        for (const other of group) if (other !== s) synonyms.get(s).add(other);
+    for (const [lines, how] of [[SYNONYMS, ALIKE], [EQUALS, EQUAL]]) {
+      for (const line of lines) {
+        const group = line.split(" ").map(stem);
+        for (const s of group) {
+          if (!synonyms.has(s)) synonyms.set(s, new Map());
+          for (const other of group) if (other !== s) synonyms.get(s).set(other, how);
+        }
       }
     }
   }
 
+  /* Returns the stems of a phrase, without those of words that say nothing. */
+  function meaning(phrase) {
+    const own = new Set();
+    words(phrase, (word, start, end, isPart, isJoined) => {
+      if (!STOP.has(word) && !isPart) own.add(stem(word));
+    });
+    return own;
+  }
+
   const weightOf = (s) => Math.log(1 + items.length / (1 + (index.get(s) || new Map()).size));
+
+  /* Returns what a typed word says: the fewer records have it or its equals, the more. */
+  function weightOfWord(found) {
+    const same = [...found].filter(([, how]) => how >= EQUAL).map(([s]) => s);
+    if (same.length) return Math.max(Math.log(1 + items.length / (1 + Math.max(...same.map((s) => index.get(s).size)))), 1);
+    return found.size ? Math.max(...[...found].map(([s]) => weightOf(s)), 1) : 3;
+  }
 
   function nearest(s) { // one wrong, missing, added or exchanged letter
     if (s.length < 5) return [];
@@ -242,23 +328,39 @@
     }
     // A metric's name without its prefix: dead_letters_open.
     if (found.size === 0 && typed.includes("_")) for (const other of index.keys()) if (other.includes(s)) add(other, 0.9);
-    if (typed.length > 2) for (const other of synonyms.get(s) || []) if (index.has(other)) add(other, 0.45);
+    if (typed.length > 2) for (const [other, how] of synonyms.get(s) || []) if (index.has(other)) add(other, how);
     if (found.size === 0) for (const other of nearest(s)) add(other, 0.5);
     return found;
   }
 
   function wanted(input) {
     const typed = [];
-    words(input, (word, start, end, part) => typed.push({ word, start, end, part }));
+    words(input, (word, start, end, part, joined) => typed.push({ word, start, end, part, joined }));
     // A whole name that a page has is looked for as it is; of an unknown one, its parts.
     const has = (word) => index.has(stem(word)) || (word.includes("_") && [...index.keys()].some((s) => s.includes(stem(word))));
-    const known = typed.filter((each) => !each.part && (each.word.match(/[_.-]/) ? has(each.word) : true));
-    // A dotted or hyphened name that hardly any page has: its parts, too.
-    const rare = (whole) => /[.-]/.test(whole.word) && (index.get(stem(whole.word)) || new Map()).size < 8;
+    const known = typed.filter((each) => !each.part && (each.joined ? has(each.word) : true));
+    // A dotted, hyphenated or camelCase name that hardly any page has: its parts, too.
+    const rare = (whole) => whole.joined && !whole.word.includes("_") && (index.get(stem(whole.word)) || new Map()).size < 8;
     const inside = (each) => known.some((whole) => whole.start <= each.start && each.end <= whole.end && !rare(whole));
     const all = typed.filter((each) => (each.part ? !inside(each) : known.includes(each)));
     const content = all.filter((each) => !STOP.has(each.word));
     return (content.length ? content : all).map((each) => each.word);
+  }
+
+  /* The third is the page of answers that has most of what comes next: who finds nothing above it finds the
+     question there. Its own words count, too. */
+  function withAnswers(ranked) {
+    const answers = ranked.filter(({ id }) => items[id].location.startsWith(ANSWERS));
+    const others = ranked.filter(({ id }) => !items[id].location.startsWith(ANSWERS));
+    const next = new Map(others.slice(0, LOOKED).map(({ id, value }) => [items[id].location, value]));
+    let best, most = 0;
+    for (const each of answers) {
+      let sum = OWN * each.value;
+      for (const section of items[each.id].sections || []) sum += next.get(section) || 0;
+      if (sum > most) [best, most] = [each, sum];
+    }
+    if (best) others.splice(2, 0, best);
+    return others;
   }
 
   function found(input) {
@@ -269,7 +371,7 @@
     let total = 0;
     const records = new Map(); // record -> { score, weight of the words that it has }
     for (const { word, found } of asked) {
-      const weight = found.size ? Math.max(...[...found].filter(([, how]) => how >= 0.45).map(([s]) => weightOf(s)), 1) : 3;
+      const weight = weightOfWord(found);
       total += weight;
       const best = new Map();
       for (const [s, how] of found) {
@@ -281,16 +383,16 @@
       for (const [id, [value, how]] of best) {
         const now = records.get(id) || { score: 0, weight: 0 };
         now.score += weight * value;
-        now.weight += weight * (how >= 0.8 ? 1 : how >= 0.45 ? 0.8 : 0.6);
+        now.weight += weight * (how >= EQUAL ? 1 : how >= ALIKE ? 0.8 : 0.6);
         records.set(id, now);
       }
     }
     const stems = new Set(typed.map(stem));
     const near = new Map(); // stem -> the weight of the typed word that it stands for
     for (const { found } of asked) {
-      const own = [...found].filter(([, how]) => how >= 0.45);
-      const weight = Math.max(...own.map(([s]) => weightOf(s)), 0);
-      for (const [s, how] of own) near.set(s, Math.max(near.get(s) || 0, weight * how));
+      const own = [...found].filter(([, how]) => how >= ALIKE);
+      const weight = own.length ? weightOfWord(found) : 0;
+      for (const [s, how] of own) if (weight * how > (near.get(s) || [0])[0]) near.set(s, [weight * how, how]);
     }
     const ranked = [];
     const isMeaning = MEANING.test(low.trim());
@@ -299,13 +401,21 @@
       let value = score * Math.pow(weight / total, 2);
       if (item.level === 1) value *= 1.5;
       else if (!item.text) value *= 0.4; // a title above others answers nothing
-      // The more of a title was asked for, the more the page is about that.
-      const own = titles[id];
-      const common = [...own].filter((s) => near.has(s));
-      if (own.size) value *= 1 + 0.5 * common.filter((s) => stems.has(s)).length / own.size;
-      let said = 0;
-      for (const s of common) said += near.get(s);
-      value *= 1 + 1 * Math.min(1, said / total);
+      // The more of a question was asked for, and of what was asked for is in one, the more this is its answer.
+      let best = 1;
+      for (const own of questions[id]) {
+        let said = 0, same = 0, all = 0;
+        for (const s of own) {
+          const weight = weightOf(s);
+          all += weight;
+          if (!near.has(s)) continue;
+          const how = stems.has(s) ? 1 : near.get(s)[1];
+          said += near.get(s)[0];
+          same += how * weight;
+        }
+        best = Math.max(best, (1 + FULL * same / all) * (1 + SAID * Math.min(1, said / total)));
+      }
+      value *= best;
       for (const [place, share] of PLACES) if (place.test(item.location)) value *= share;
       if (isMeaning && weight > 0.95 * total && item.location.startsWith("reference/glossary")) value *= 40;
       ranked.push({ id, value });
@@ -320,7 +430,7 @@
       each.value *= Math.pow(0.75, before);
     }
     ranked.sort((a, b) => b.value - a.value || a.id - b.id);
-    return { ranked, asked };
+    return { ranked: withAnswers(ranked), asked };
   }
 
   function ranges(text, asked) {

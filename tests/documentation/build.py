@@ -1,7 +1,7 @@
 """Build the site: `python -m tests.documentation.build` writes it into build/site.
 
 Stages the pages below build/pages, and calls Zensical, in strict mode. The search of the theme
-demands every word; ours takes its place.
+demands every word; ours takes its place, and its index gets the words of users.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.documentation.deployment_pages import downloads
 from tests.documentation.navigation import Entry, navigation
+from tests.documentation.search_phrases import write_phrases
 from tests.documentation.site_search import worker_of
 from tests.documentation.staging import ROOT, pages
 
@@ -60,6 +61,7 @@ def build(folder: Path = BUILD) -> Path:
     words = ["-m", "zensical", "build", "--strict", "--clean", "-f", str(stage(folder))]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
     shutil.copyfile(SEARCH, worker_of(folder / "site"))
+    write_phrases(folder / "site")
     return folder / "site"
 
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tests.documentation.api_pages import PAGES as API_PAGES
 from tests.documentation.deployment_pages import PAGES as DEPLOYMENT_PAGES
+from tests.documentation.subjects import subjects
 
 from reliable_mq.cli.main import VERBS
 
@@ -141,11 +142,13 @@ def navigation(pages: Mapping[str, str]) -> list[Entry]:
     commands: Entry = ("Commands", section("reference/commands", tuple(VERBS)))
     files = section("reference/deployment", tuple(DEPLOYMENT_PAGES))
     deployment: Entry = ("Deployment files", files)
+    answers: Entry = ("Answers by subject", section("answers", tuple(subjects())))
+    how_to = section("how-to", HOW_TO)
     reference = section("reference", REFERENCE)
     return [
         ("Start", "index.md"),
         ("Tutorial", section("tutorial", TUTORIAL)),
-        ("How-to", section("how-to", HOW_TO)),
+        ("How-to", [how_to[0], answers, *how_to[1:]]),
         ("Reference", [reference[0], api, commands, deployment, *reference[1:]]),
         ("Explanation", section("explanation", EXPLANATION)),
         (

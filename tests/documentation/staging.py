@@ -24,6 +24,7 @@ from tests.documentation import (
     settings_page,
     tables_page,
 )
+from tests.documentation.subjects import answer_pages
 
 from reliable_mq.cli.main import VERBS
 
@@ -108,7 +109,7 @@ def pages() -> Mapping[str, str]:
     found["examples/index.md"] = "# Examples\n\nEach is run by the tests.\n\n" + "".join(
         f"- [{_title(each.name)}]({each.name}.md)\n" for each in examples()
     )
-    return found
+    return found | answer_pages(found)
 
 
 def _within_site(text: str, page: Path, place: str, places: Mapping[Path, str]) -> str:

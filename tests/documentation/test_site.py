@@ -11,6 +11,7 @@ from tests.documentation.build import build
 from tests.documentation.deployment_pages import DEPLOY, NOT_PRINTED, ROOT, downloads, place_of
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
+from tests.documentation.search_rounds import ROUNDS
 from tests.documentation.searches import SEARCHES
 from tests.documentation.site_search import answers, pages_found
 from tests.documentation.staging import DOCS, pages
@@ -166,7 +167,7 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
 @pytest.fixture(scope="module")
 def found(site: Path) -> dict[str, list[str]]:
     """Give the places that each search finds. All are asked at once: Node reads the index once."""
-    queries = [query for query, _, _ in SEARCHES]
+    queries = [query for query, *_ in (*SEARCHES, *ROUNDS)]
     return dict(zip(queries, pages_found(site, *queries), strict=True))
 
 
@@ -177,6 +178,16 @@ def test_search_finds_the_page_for_the_words_of_a_user(
     places = found[query]
 
     assert page in [each.split("#")[0] for each in places[:among]], places
+
+
+@pytest.mark.parametrize(("query", "page"), ROUNDS)
+def test_search_leads_to_the_answer_of_a_question_in_other_words(
+    found: dict[str, list[str]], query: str, page: str
+) -> None:
+    places = found[query][:3]
+
+    assert page in [each.split("#")[0] for each in places], places
+    assert sum(each.startswith("answers/") for each in places) <= 1, places
 
 
 def test_search_answers_partial_matches_after_full_ones_and_nothing_for_nonsense(
