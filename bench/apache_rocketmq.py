@@ -41,6 +41,8 @@ BROKER_FLAGS = (
 )
 SMALL_BROKER_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPEN_PACKAGES)
 """For tests that ask what a broker does, not how fast: two fit beside everything else."""
+SMALL_NAME_SERVER_FLAGS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Those of the name server beside such a broker."""
 _AUTH = "org.apache.rocketmq.auth"
 AUTH_PROVIDERS = {
     f"{what}Provider": f"{_AUTH}.{kind}.provider.{name}Provider"
@@ -103,10 +105,11 @@ class ApacheRocketMQ:
 
     def _start_both(self) -> None:
         (self.directory / "conf").mkdir(parents=True, exist_ok=True)
+        is_small = self._flags == SMALL_BROKER_FLAGS
         if self._has_name_server:
             self.name_server = self._start(
                 "org.apache.rocketmq.namesrv.NamesrvStartup",
-                NAME_SERVER_FLAGS,
+                SMALL_NAME_SERVER_FLAGS if is_small else NAME_SERVER_FLAGS,
                 "namesrv",
                 {
                     "listenPort": self.name_server_address.rpartition(":")[2],

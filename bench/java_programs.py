@@ -24,6 +24,9 @@ SDK_JARS = JAVA_DIRECTORY / "target" / "sdk"
 S3A_JARS = JAVA_DIRECTORY / "target" / "s3a"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
+LOAD_FLAGS = ("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC")
+SHORT_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For programs whose speed is not asked: Java compiles quickly instead of well."""
 
 
 class JarsUnreachable(ChildError):
@@ -92,13 +95,18 @@ def java_command(
     return ["java", *flags, *places, "-cp", class_path, main_class]
 
 
-def _program(name: str, directory: Path, options: Mapping[str, object]) -> list[str]:
+def _program(
+    name: str,
+    directory: Path,
+    options: Mapping[str, object],
+    flags: tuple[str, ...] = LOAD_FLAGS,
+) -> list[str]:
     build_client()
     command = java_command(
         f"{PACKAGE}.{name}",
         class_path=f"{CLIENT_CLASSES}:{CLIENT_JARS}/*",
         home=directory,
-        flags=("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC"),
+        flags=flags,
     )
     return command + [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
@@ -108,6 +116,7 @@ def run_program(
     directory: Path,
     *,
     timeout: float,
+    flags: tuple[str, ...] = LOAD_FLAGS,
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
     **options: object,
 ) -> dict[str, Any]:
@@ -116,6 +125,7 @@ def run_program(
     Args:
         directory: where its log goes.
         timeout: seconds, then it is killed and ChildError raised, which tells how far it came.
+        flags: of its JVM.
         run: takes the arguments of `subprocess.run`, and may count the seconds in another way.
         options: the program's options without their dashes.
     """
@@ -123,7 +133,7 @@ def run_program(
     with log.open("w") as errors:
         try:
             reply = run(
-                _program(name, directory, options),
+                _program(name, directory, options, flags),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -153,7 +163,8 @@ def _progress(options: Mapping[str, object]) -> str:
 
 def start_sender(directory: Path, **options: object) -> LoggedProcess:
     """Start a `Sender` that runs until it is stopped (give it a long `seconds`)."""
-    return LoggedProcess(_program("Sender", directory, options), directory / "Sender.log")
+    words = _program("Sender", directory, options, SHORT_FLAGS)
+    return LoggedProcess(words, directory / "Sender.log")
 
 
 class WarmProgram:

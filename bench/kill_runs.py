@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
-from bench.java_programs import missing_tools, run_program, start_sender
+from bench.java_programs import SHORT_FLAGS, missing_tools, run_program, start_sender
 from bench.positions import Position
 
 PROGRESS_SECONDS_MAX = 60.0
@@ -112,7 +112,12 @@ class JavaLoad:
     def read(directory: Path, name_server: str, found: Path) -> None:
         """Read all queues."""
         run_program(
-            "PullReader", directory, timeout=READ_SECONDS_MAX, namesrv=name_server, found=found
+            "PullReader",
+            directory,
+            timeout=READ_SECONDS_MAX,
+            flags=SHORT_FLAGS,
+            namesrv=name_server,
+            found=found,
         )
 
 

@@ -62,7 +62,6 @@ SECONDS = {
             "tests/gateway/test_bad_consumers.py",
             "tests/interop/test_bundled_secured_shop.py",
             "tests/interop/test_java_client.py",
-            "tests/reconcile/test_secrets.py",
             "tests/reconcile/test_small_machines.py",
             "tests/reconcile/test_spark_follow.py",
             "tests/reconcile/test_spark_from_console.py",

@@ -169,7 +169,11 @@ def drain(world: World) -> None:
 
 
 def drain_by_hand(world: World) -> None:
-    """As `drain`, and a person begins by retrying what still waits."""
+    """As `drain`, and a person begins by retrying what still waits, once the time is over for which
+    the dead one has claimed dead letters."""
+    with Books(world) as books:
+        ours = "action = 'dlq retry' AND changed = 0"
+        books.run(f"UPDATE rmq_audit SET create_date = '{LONG_AGO} 00:00:00' WHERE {ours}")
     person(world)
     drain(world)
 

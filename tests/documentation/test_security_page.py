@@ -94,7 +94,7 @@ HELD = {
         "cli/test_secrets::no_command_prints_a_secret_when_servers_are_there",
         "cli/test_secrets::no_repr_and_no_json_of_settings_has_a_secret",
         "cli/test_secrets::the_processes_of_a_command_show_no_secret",
-        "reconcile/test_secrets::a_run_shows_no_password",
+        "reconcile/test_command::a_run_shows_no_password",
     ),
     "Local variables of our functions have none": "cli/test_secrets::no_frame_of_ours_shows",
     "A test gives every setting a secret of its own": (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from bench.java_programs import (
+    SHORT_FLAGS,
     build_client,
     run_program,
 )
@@ -42,6 +43,7 @@ def run(name: str, directory: Path, broker: ReliableMQBroker, **options: object)
         name,
         directory,
         timeout=PROGRAM_SECONDS_MAX,
+        flags=SHORT_FLAGS,
         run=run_process,
         namesrv=broker.name_server_address,
         **options,

@@ -1,29 +1,56 @@
-"""`reliable-mq reconcile`: bad input; and as a process its output, and no Java on the machine."""
+"""`reliable-mq reconcile`: bad input; as a process its output and secrets, without Java."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from sqlalchemy import select
+from tests.cli.test_secrets import PLANTED, command_lines, leaks, postgres
+from tests.postgres_databases import new_database
 from tests.reconcile.cases import Cases
 from tests.reconcile.ledgers import StoreWriter, TableWriter, message_id
+from tests.waiting import until
 
 from reliable_mq.cli import main
 from reliable_mq.database.sql_database import Database
 from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.testing.local_servers import LocalPostgres
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main", "reconcile")
+START_SECONDS_MAX = 180.0  # of Spark
+EVENT_LOG = """
+spark.eventLog.enabled true
+spark.eventLog.dir file://{}
+spark.eventLog.compress false
+"""
 
 
-def run(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, env=environment, check=False
-    )
+def run(
+    *words: str, environment: dict[str, str], folder: Path
+) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """Run the command; return how it ended, and the command lines that were seen meanwhile."""
+    seen: set[str] = set()
+    told = [folder / name for name in ("printed", "errors")]
+    with told[0].open("wb") as out, told[1].open("wb") as errors:
+        process = subprocess.Popen([*COMMAND, *words], env=environment, stdout=out, stderr=errors)
+
+        def has_ended() -> bool:
+            seen.update(command_lines(process.pid))
+            return process.poll() is not None
+
+        try:
+            until(has_ended, seconds=START_SECONDS_MAX, look_seconds=0.1)
+        finally:
+            process.kill()
+            code = process.wait()
+    printed, said = (path.read_text() for path in told)
+    return subprocess.CompletedProcess(words, code, printed, said), seen
 
 
 @pytest.fixture
@@ -103,16 +130,25 @@ class Done(NamedTuple):
     """A run of the command over a ledger with one lost message, and where it was done."""
 
     process: subprocess.CompletedProcess[str]
+    command_lines: set[str]
     folder: Path
     url: str
     lost: str
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """Give a run without Java on the PATH and JAVA_HOME, with a mail server that is down."""
+def done(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: LocalPostgres
+) -> Iterator[Done]:
+    """Give a run without Java on the PATH and JAVA_HOME, with a mail server that is down, with
+    secrets in the URL of its database, and with Spark's event log."""
     folder = tmp_path_factory.mktemp("without-java")
-    url = f"sqlite:///{folder}/shop.db"
+    with new_database(postgres_server, __name__) as there:
+        place, _, name = there.rpartition("@")[2].partition("/")
+        yield _run_there(folder, postgres(place, name))
+
+
+def _run_there(folder: Path, url: str) -> Done:
     database = Database(url, prefix="rmq_", connections=1)
     database.create_tables()
     database.close()
@@ -121,15 +157,21 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     cases.stub(lost, "payments", broker_name="broker-a", queue_id=queue, offset=9, count=1)
     other, queue = cases.new(ack=Verdict.UNMANAGED)  # a store without any message is not whole
     cases.send(other, queue, topic="free")
-    url, store = cases.write()
+    _, store = cases.write()
+    for each in ("conf", "events"):
+        (folder / each).mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(EVENT_LOG.format(folder / "events"))
+    (folder / "url").write_text(url)
     environment = {"PATH": path_without_java(folder / "bin"), "HOME": str(folder)}
+    environment |= {"SPARK_CONF_DIR": str(folder / "conf")}
     mail = {"SERVER": "smtp://127.0.0.1:9", "FROM": "mq@shop.example", "TO": "ops@shop.example"}
     environment |= {f"RELIABLE_MQ_ESCALATION_MAIL_{name}": text for name, text in mail.items()}
     kept = ("PYTHONPATH", "SPARK_SUBMIT_OPTS")  # the second one: see `tests.spark_archive`
     environment |= {name: value for name, value in os.environ.items() if name in kept}
-    words = ("--db", url, "--store", store, "--out", str(folder / "out"), "--json")
+    words = ("--db", f"@{folder / 'url'}", "--store", store, "--out", str(folder / "out"), "--json")
     people = ("--prometheus", str(folder / "reconcile.prom"), "--tell", "--repair", "plan")
-    return Done(run(*words, *people, environment=environment), folder, url, lost)
+    process, seen = run(*words, *people, environment=environment, folder=folder)
+    return Done(process, seen, folder, url, lost)
 
 
 @pytest.mark.spark
@@ -175,3 +217,39 @@ def test_its_findings_are_in_the_metrics_and_wait_for_people_who_cannot_be_told_
         f" report: {summary['report']}"
     )
     assert (alert.state, alert.escalation_seq) == (0, told.seq)
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_a_run_shows_no_password(done: Done) -> None:
+    """Not in lists of processes, reports or output, nor in Spark's event log, which records plans
+    and options."""
+    assert PLANTED["database"] in done.url
+    assert any("java" in each for each in done.command_lines)
+    assert not leaks("\n".join(done.command_lines))
+    events, report = done.folder / "events", done.folder / "out"
+    files = [each for top in (events, report) for each in top.rglob("*") if each.is_file()]
+    assert any(each.stat().st_size > 10_000 for each in files if events in each.parents)
+    for file in (*files, *(done.folder / name for name in ("printed", "errors", "reconcile.prom"))):
+        assert not leaks(file.read_bytes().decode("latin-1")), file
+
+
+def test_a_database_that_is_away_or_has_no_tables_is_named_without_its_password(
+    postgres_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place, _, name = postgres_url.rpartition("@")[2].partition("/")
+    store = StoreWriter(tmp_path / "store")
+    store.send(message_id(1), b"x", topic="free")
+    words = ["--store", store.write(), "--out", str(tmp_path / "report")]
+    for url, says in (
+        (postgres("127.0.0.1:1"), "database:"),
+        (postgres(place, name), "has no table rmq_consume_log"),
+        (postgres(place, name).replace("+psycopg", "+odd"), "not a database URL"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main.run(["reconcile", "--db", url, *words])
+
+        assert ended.value.code == 1
+        printed = capfd.readouterr()
+        assert says in printed.err
+        assert not leaks(printed.out + printed.err)

@@ -186,7 +186,7 @@ def test_no_broker_is_missed_and_no_snapshot_held_when_rows_are_written_anew_bet
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(postgres_url)
-    monkeypatch.setattr(sql_ledger, "_ROWS_OF_A_PIECE", 2_000)
+    monkeypatch.setattr(sql_ledger, "_ROWS_OF_A_PIECE", 5_000)
     for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
         rare = f"UPDATE rmq_{ledger} SET broker_name = '{broker}' WHERE message_id ="
         last = f"(SELECT max(message_id) FROM rmq_{ledger} WHERE message_id < 'order')"

@@ -5,14 +5,13 @@ Alembic: a revision of four digits that grows with every migration. This module 
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from sqlalchemy import (
     Column,
     Connection,
-    Inspector,
     MetaData,
     String,
     Table,
@@ -22,6 +21,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.engine.interfaces import ReflectedIndex
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
@@ -135,36 +135,52 @@ def create_and_note(connection: Connection, metadata: MetaData, prefix: str) -> 
 
 
 def differences(connection: Connection, metadata: MetaData) -> list[SchemaDifference]:
-    """Return what our tables lack in the database. Other tables and columns do not matter."""
-    inspector = inspect(connection)
+    """Return what our tables lack in the database. Other tables and columns do not matter.
+
+    All tables are asked about at once: PostgreSQL answers one question for each of its catalogs.
+    """
+    inspector, dialect = inspect(connection), connection.dialect.name
     there = set(inspector.get_table_names())
+    ours = [table.name for table in metadata.sorted_tables if table.name in there]
+    if not ours:  # without names, all tables that are there would be asked about
+        return [SchemaDifference("table", table.name, "") for table in metadata.sorted_tables]
+    columns = inspector.get_multi_columns(filter_names=ours)
+    indexes = inspector.get_multi_indexes(filter_names=ours)
+    uniques = inspector.get_multi_unique_constraints(filter_names=ours)
+    primary = inspector.get_multi_pk_constraint(filter_names=ours)
     found: list[SchemaDifference] = []
     for table in metadata.sorted_tables:
         if table.name not in there:
             found.append(SchemaDifference("table", table.name, ""))
             continue
-        columns = {column["name"] for column in inspector.get_columns(table.name)}
+        place = (None, table.name)
+        names = {column["name"] for column in columns[place]}
         found += [
             SchemaDifference("column", table.name, column.name)
             for column in table.columns
-            if column.name not in columns
+            if column.name not in names
         ]
-        found += _missing_indexes(inspector, table, connection.dialect.name)
+        found += _missing_indexes(table, indexes[place], dialect)
+        keys = [tuple(each["column_names"]) for each in uniques[place]]
+        keys.append(tuple(primary[place]["constrained_columns"]))
+        found += _missing_keys(table, indexes[place], keys)
     return found
 
 
 def _missing_indexes(
-    inspector: Inspector, table: Table, dialect: str
+    table: Table, indexes: Sequence[ReflectedIndex], dialect: str
 ) -> Iterator[SchemaDifference]:
-    indexes = inspector.get_indexes(table.name)
     there = {(index["name"], tuple(index["column_names"])) for index in indexes}
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         columns = tuple(column.name for column in index.columns)
         if is_on(index, dialect) and (index.name, columns) not in there:
             yield SchemaDifference("index", table.name, f"{index.name} ({', '.join(columns)})")
-    unique = {tuple(index["column_names"]) for index in indexes if index["unique"]}
-    unique |= {tuple(each["column_names"]) for each in inspector.get_unique_constraints(table.name)}
-    unique.add(tuple(inspector.get_pk_constraint(table.name)["constrained_columns"]))
+
+
+def _missing_keys(
+    table: Table, indexes: Sequence[ReflectedIndex], keys: Sequence[tuple[str | None, ...]]
+) -> Iterator[SchemaDifference]:
+    unique = {*keys, *(tuple(index["column_names"]) for index in indexes if index["unique"])}
     wanted = [tuple(column.name for column in table.primary_key.columns)]
     wanted += [
         tuple(column.name for column in constraint.columns)

@@ -20,10 +20,12 @@ def forbidding(**changes: object) -> dict[str, object]:
     return {"group": "choosy", "topic": TOPIC, **changes}
 
 
+NO_MODE = [Probe("no mode was set", MODES, shows_body=True)]
+"""Asked before anybody sets one."""
+
 RULES = [
-    Probe("no mode was set", MODES, shows_body=True),
     Probe("a mode is set", Ask.SET_MESSAGE_REQUEST_MODE, {}, mode()),
-    Probe("the mode that was set", MODES, shows_body=True),
+    Probe("the mode that was set", MODES, shows_all=True),
     Probe(
         "a mode for a new group",
         Ask.SET_MESSAGE_REQUEST_MODE,
