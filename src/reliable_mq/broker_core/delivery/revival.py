@@ -5,8 +5,12 @@ for the revive topic; they wait on the disk, see `timers`. The timers hand a che
 second before its messages come back, and its acknowledgements after it. What is not acknowledged
 then is stored in the retry topic; see `coming_back`.
 
-Until that is stored, the timers do not count the checkpoint as delivered: after a crash they hand
-it over again. Messages that had come back already are found in the log.
+An acknowledgement that came before the timers handed its checkpoint over may not be durable yet,
+and they take up only what is durable. So a checkpoint waits until they have taken up all timed
+messages that the log had then.
+
+Until its messages are stored, the timers do not count a checkpoint as delivered: after a crash they
+hand it over again. Messages that had come back already are found in the log.
 Invariant Y1: a checkpoint that is kept has a message that is not acknowledged, and its time.
 Source: Apache RocketMQ `PopReviveService`.
 """
@@ -40,7 +44,8 @@ class DueCheckpoint(msgspec.Struct, eq=False):
 
     `waiting` has a bit for each message that is not acknowledged and has not come back. `place` is
     the log offset of its record. `positions` are its entries of the timer log, and those of its
-    acknowledgements; none if it was found in the revive topic.
+    acknowledgements; none if it was found in the revive topic. `heard_end`: acknowledgements that
+    came before it have lower offsets in the topic of the timers.
     """
 
     checkpoint: PopCheckpoint
@@ -48,6 +53,7 @@ class DueCheckpoint(msgspec.Struct, eq=False):
     place: int
     positions: list[int]
     is_placed: bool
+    heard_end: int
 
 
 class Revival:
@@ -62,6 +68,7 @@ class Revival:
         self._by_key: dict[CheckpointKey, DueCheckpoint] = {}
         self._times: list[tuple[int, int, CheckpointKey]] = []  # a heap; some keys are gone
         self._count = 0
+        self._heard_end = self._appended_end = 0
         self.unplaced = 0  # checkpoints here that were found in the revive topic
 
     def __len__(self) -> int:
@@ -74,6 +81,10 @@ class Revival:
             raise InvariantBroken(f"Y1: {len(self._by_key)} checkpoints, {len(timed)} times")
         if not all(due.waiting for due in self._by_key.values()):
             raise InvariantBroken("Y1: a checkpoint is kept that has no waiting message")
+
+    def hear(self, heard_end: int, appended_end: int) -> None:
+        """Note how far the timers have taken up their topic, and where it ends in the log."""
+        self._heard_end, self._appended_end = heard_end, appended_end
 
     def take(self, record: Record, tag: str, position: int = -1) -> None:
         """Take a record for the revive topic: a checkpoint, or acknowledgements of one.
@@ -101,7 +112,8 @@ class Revival:
             return
         is_placed = position >= 0
         positions = [position] if is_placed else []
-        self._by_key[key] = DueCheckpoint(checkpoint, waiting, place, positions, is_placed)
+        due = DueCheckpoint(checkpoint, waiting, place, positions, is_placed, self._appended_end)
+        self._by_key[key] = due
         self._count += 1
         self.unplaced += not is_placed
         heapq.heappush(self._times, (checkpoint.revive_ms, self._count, key))
@@ -129,10 +141,14 @@ class Revival:
             heapq.heappop(self._times)
 
     def due(self, until_ms: int) -> DueCheckpoint | None:
-        """Return the first checkpoint whose messages come back at `until_ms` or before."""
+        """Return the first checkpoint whose messages come back at `until_ms` or before.
+
+        None also if an acknowledgement of the first one may not be taken up yet.
+        """
         if not self._times or self._times[0][0] > until_ms:
             return None
-        return self._by_key[self._times[0][2]]
+        due = self._by_key[self._times[0][2]]
+        return due if due.heard_end <= self._heard_end else None
 
     @property
     def floor_ms(self) -> int | None:
