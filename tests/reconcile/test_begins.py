@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from bench.reliable_mq_broker import ReliableMQBroker
+from tests.doctor.worlds import running_broker
 from tests.reconcile.judging import event, verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, message_id
 from tests.waiting import until
 
+from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message, SendResult
@@ -105,19 +106,24 @@ def test_a_segment_that_is_gone_from_the_middle_has_not_expired(tmp_path: Path) 
         list(reader.read(partitions[1]))
 
 
-@pytest.mark.processes
-def test_what_expired_while_a_cluster_was_read_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_begins_late", [True, False])
+def test_what_expired_while_a_cluster_was_read_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_begins_late: bool
+) -> None:
     """Given a running broker whose queues were asked for, when its retention takes the first
-    segment before it is pulled, then what lay there has expired."""
-    with ReliableMQBroker(tmp_path, "ASYNC_FLUSH", settings=SETTINGS) as broker:
-        with Client(broker.name_server_address) as client:
+    segment before it is pulled, then what lay there has expired, also while the broker has not yet
+    corrected the beginnings of its queues."""
+    if are_begins_late:
+        monkeypatch.setattr(QueueUpkeep, "trim_some", lambda *_: [])
+    with running_broker(tmp_path, **SETTINGS) as address:
+        with Client(address) as client:
             messages = [Message(topic="orders", body=bytes(1000)) for _ in range(160)]
             results = client.send_many(messages)
         sent = [one for one in results if isinstance(one, SendResult)]
-        logs = open_logs({}, broker.name_server_address)
+        logs = open_logs({}, address)
         reader = cluster_reader(cluster_option(logs) or "", RECORD_COLUMNS)
         partitions = reader.partitions()
-        first = broker.store / "commitlog" / f"{0:020d}"
+        first = tmp_path / "commitlog" / f"{0:020d}"
         os.utime(first, times=(0, 0))
         until(lambda: not first.exists())
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from sqlalchemy import func, make_url, select
@@ -65,6 +66,26 @@ def test_an_application_that_starts_and_closes_in_a_world_does_not_end_it(shop: 
         world.settle()
 
     assert handled == [1, 2]
+
+
+@pytest.mark.parametrize("by", ["message", "queue"])
+def test_messages_are_handled_in_the_order_in_which_they_were_stored(
+    shop: ReliableMQ, by: Literal["message", "queue"]
+) -> None:
+    """Given messages without an ordering key in several queues, when no fault reorders them."""
+    handled: list[int] = []
+
+    @shop.consumer("orders", group="payments", by=by, ordered=False)
+    def pay(order: dict[str, int]) -> None:
+        handled.append(order["id"])
+
+    with MessageWorld(shop) as world:
+        for number in range(12):
+            place(shop, number)
+            world.sent("orders")  # sends it by itself, so each comes to the next queue
+        world.deliver()
+
+    assert handled == list(range(12))
 
 
 def test_a_world_does_not_deliver_what_the_one_before_has_left(shop: ReliableMQ) -> None:

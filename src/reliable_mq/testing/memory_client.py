@@ -265,6 +265,8 @@ class MemoryConsumer(GroupMember):
             batches = []
             while batch := self.group.take_ready(self._clock.now()):
                 batches.append(batch)
+            # By the order of storing: which queue comes first differs from process to process.
+            batches.sort(key=lambda batch: batch[0].commit_log_offset)
             for batch in self._faults.ordered(batches):
                 handled += await self._handle(batch)
             await self._commit()

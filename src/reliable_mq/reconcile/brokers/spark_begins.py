@@ -13,7 +13,9 @@ from reliable_mq.reconcile.brokers import file_store, topic_pulls
 from reliable_mq.reconcile.brokers.log_schema import TIME_MAX_MS
 from reliable_mq.reconcile.brokers.spark_access import OPEN, ClusterAccess
 from reliable_mq.reconcile.brokers.spark_cluster import TIMEOUT_SECONDS
+from reliable_mq.reconcile.brokers.topic_pulls import QueueRange
 from reliable_mq.reconcile.moments import of_milliseconds
+from reliable_mq.runtime.blocking_link import BlockingLink
 
 QueueBegins = Mapping[tuple[str, str], Mapping[int, int]]
 """(broker, topic) -> queue id -> the first message that the queue still has."""
@@ -78,12 +80,24 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
     def _of_broker(self, broker: str, address: str, topics: Iterable[str]) -> LogBegins:
         with self._access.link(address, TIMEOUT_SECONDS) as link:
             firsts = {
-                (topic, each.queue_id): each.begin
+                (topic, each.queue_id): _first_stored(link, topic, each)
                 for topic in topics
                 for each in topic_pulls.ranges_in(link.call(topic_pulls.ask_ranges(topic)))
             }
             oldest_ms = topic_pulls.oldest_in(link.call(topic_pulls.ask_runtime()))
         return LogBegins(begins_of(broker, firsts), oldest_of(broker, oldest_ms))
+
+
+def _first_stored(link: BlockingLink, topic: str, queue: QueueRange) -> int:
+    """Return the first offset of a queue with a record in the log.
+
+    A broker removes a segment first, and corrects the beginnings of its queues later: Apache's
+    within 10 seconds. A search by time passes over records that are gone.
+    """
+    if queue.begin == queue.end:
+        return queue.begin
+    found = topic_pulls.first_in(link.call(topic_pulls.ask_first_since(topic, queue.queue_id, 0)))
+    return max(queue.begin, min(found, queue.end))
 
 
 def begins_of(
