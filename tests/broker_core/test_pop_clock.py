@@ -1,8 +1,10 @@
 """Popped messages when the clock is set: none comes back after its acknowledgement."""
 
 import pytest
+from tests.broker_core.broker_world import GROUP, TOPIC
 from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld
 
+from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
 
 
@@ -73,3 +75,24 @@ def test_an_extension_of_a_time_to_come_is_refused() -> None:
 
     assert answer.code == Answer.SYSTEM_ERROR
     assert "of a time to come" in str(answer.remark)
+
+
+def test_all_messages_of_two_pops_with_one_key_come_back() -> None:
+    """While the clock is behind the timers, two pops from one place have the same time."""
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS)
+    world.now_ms -= 6 * INVISIBLE_MS
+    world.send(b"0")
+    (first,) = world.pop(maxMsgNums=1, queueId=0)
+    world.send(b"1")
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == Answer.SUCCESS
+    again = world.pop(maxMsgNums=2, queueId=0)
+    assert [message.body for message in again] == [b"0", b"1"]
+    assert first.handle.popped_ms == again[0].handle.popped_ms
+    world.pass_time(10 * INVISIBLE_MS)
+
+    bodies = [record.body for record in world.records(RETRY)]
+    assert bodies[1:] == [b"0", b"0", b"1"]

@@ -1,14 +1,16 @@
 """Popped messages over a stop and a kill: none is lost, none early, none twice."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, START_MS, TOPIC
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, taken
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, connection, there
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, ack_header, taken
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.pop_records import CheckpointKey, PopCheckpoint
 
 
@@ -93,6 +95,44 @@ def test_a_kill_before_a_new_retry_topic_is_saved_loses_nothing_that_came_back(
     assert world.bodies() == ([] if is_popped else [b"0"])
     world.pass_time(INVISIBLE_MS)
     assert world.bodies() == [b"0"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_message_does_not_come_back_while_its_acknowledgement_is_being_stored(
+    *, is_killed: bool
+) -> None:
+    """The disk is slow, and the checkpoint is handed over after the acknowledgement came."""
+    world = PopWorld()
+    send_some(world, 2)
+    messages = world.pop()
+    world.pass_time(INVISIBLE_MS - (50 if is_killed else 1_500), step=10)
+    if is_killed:
+        world.restart(is_killed=True)
+    world.is_writing = False
+    assert world.begin(Ask.ACK_MESSAGE, ack_header(messages[0])) is None
+    world.pass_time(2_000, step=20)
+    world.is_writing = True
+    world.finish_turn()
+
+    assert there(world.reply_to(world.last_opaque)).code == 0
+    world.pass_time(20)
+    assert [record.body for record in world.records(RETRY)] == [b"1"]
+
+
+def test_a_message_does_not_come_back_in_the_turn_of_its_acknowledgement() -> None:
+    """The acknowledgement came before the time, and nothing is in the log yet."""
+    world = PopWorld()
+    send_some(world, 2)
+    messages = world.pop()
+    world.pass_time(INVISIBLE_MS - 5)
+    world.restart(is_killed=True)
+    fields = {name: str(value) for name, value in ack_header(messages[0]).items()}
+    command = request(Ask.ACK_MESSAGE, fields)
+    (frame,) = FrameReader().feed(encode_command(command))
+    world.core.receive(connection(1), world.core.decode(frame), world.now_ms)
+    world.pass_time(100, step=20)
+
+    assert [record.body for record in world.records(RETRY)] == [b"1"]
 
 
 def test_a_kill_after_a_pop_does_not_hand_its_messages_out_again() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_revive_topic
+from reliable_mq.wire.pop_records import ACK, ACKS
 from reliable_mq.wire.properties import (
     DELAY,
     POP_CK_OFFSET,
@@ -78,6 +79,7 @@ class Entry(msgspec.Struct, eq=False):
     deleted_key: str  # of a recall: the unique key of what it takes back
     checks: int  # of a half: how often it was asked for
     came_back: str  # of a popped message: its checkpoint, and its number there
+    ends_ms: int  # of an acknowledgement: when its message would come back, by its handle
     number: int = -1  # in the log
     shown_ms: int = 0
 
@@ -142,7 +144,14 @@ def entry_of(record: Record) -> Entry:
         properties.get(TIMER_DELETED_KEY, ""),
         int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
         properties.get(POP_CK_OFFSET, ""),
+        ends_ms_of(properties),
     )
+
+
+def ends_ms_of(properties: Mapping[str, str]) -> int:
+    """Return when the message of an acknowledgement would come back, by its handle; else 0."""
+    is_ack = properties.get(TAGS) in (ACK, ACKS)
+    return int(properties.get(TIMER_DELIVER_MS, "0")) if is_ack else 0
 
 
 def _slot_due_ms(properties: Mapping[str, str], stored_ms: int) -> int:

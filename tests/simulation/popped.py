@@ -118,7 +118,7 @@ class PoppedMessages:
         for offset in checkpoint.offsets:
             handed = Handed(entry, checkpoint, offset)
             handed.former = self._handed.get((key, offset))
-            if handed.former is not None and checkpoint.next_offset != NO_POP:
+            if handed.former is not None and not self._may_share(checkpoint, handed.former):
                 raise Violation(f"two checkpoints have the key of {handed}")
             if offset >= end:
                 raise Violation(f"{handed} does not show, and is handed out")
@@ -130,13 +130,26 @@ class PoppedMessages:
             these.append(handed)
             heapq.heappush(self._due, (handed.revive_ms, next(self._pushes), handed))
 
+    def _may_share(self, checkpoint: PopCheckpoint, former: Handed) -> bool:
+        """Whether a checkpoint may have the key of another one.
+
+        While the clock is behind the timers, an extension may have the key of any other one. Of a
+        pop a client may know that a loss of power took: then it extends what is popped again.
+        """
+        is_extension = former.checkpoint.next_offset == NO_POP and self._is_clock_set
+        return is_extension or checkpoint.next_offset == NO_POP
+
     def _came_back(self, entry: Entry, now_ms: int) -> None:
         record, _, index = entry.came_back.partition(" ")
         of_record = self._of_record.get(int(record), ())
         if int(index) >= len(of_record):
             raise Violation(f"{entry} names a checkpoint that is not there: {entry.came_back}")
         handed = of_record[int(index)]
-        in_time = [ack for ack in handed.acks if ack.store_time_ms < handed.revive_ms]
+        in_time = [
+            ack
+            for ack in handed.acks
+            if ack.store_time_ms < handed.revive_ms == ack.ends_ms  # else it was of a lost pop
+        ]
         if in_time and handed.former is None:
             raise Violation(f"{handed} comes back after its acknowledgement {handed.acks}")
         if handed.back is not None:
@@ -231,14 +244,21 @@ class PoppedMessages:
 
     # what clients are told
 
-    def asked_to_end(self, key: CheckpointKey, offsets: Sequence[int], now_ms: int) -> list[Handed]:
-        """Return the messages that an acknowledgement must end, if it is confirmed."""
+    def asked_to_end(
+        self, key: CheckpointKey, revive_ms: int, offsets: Sequence[int], now_ms: int
+    ) -> list[Handed]:
+        """Return the messages that an acknowledgement must end, if it is confirmed.
+
+        Not those with the same key and another time: it is of a pop that a loss of power took.
+        """
         self.used(key)
         must_end = []
         for offset in offsets:
             now = self._stands_for.get((key, offset), key)
             handed = self._handed.get((now, offset))
             if handed is None or handed.back is not None or now_ms >= handed.revive_ms:
+                continue
+            if now == key and handed.revive_ms != revive_ms:
                 continue
             if not self._model.is_gone(self._message(handed)):
                 must_end.append(handed)

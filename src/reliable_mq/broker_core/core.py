@@ -47,7 +47,7 @@ from reliable_mq.broker_core.requests.handlers import (
     refuse_large,
 )
 from reliable_mq.broker_core.requests.known_sends import plain_form, send_known
-from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
+from reliable_mq.broker_core.requests.pop_ack import record_acks, try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
@@ -633,6 +633,8 @@ class BrokerCore:
         try:
             if is_due:
                 state.schedule.deliver_due(state.store, now_ms)
+            if state.popped.acks:
+                record_acks(state)  # the timers must know that they are there
             state.timers.run(now_ms)
             if len(state.timers.revival):
                 bring_back(state, now_ms)

@@ -115,7 +115,8 @@ def _end(
 ) -> None:
     if handle.revive_queue != ORDER_QUEUE:
         key = key_of(topic, group, handle)
-        ending.handed.extend(model.popped.asked_to_end(key, offsets, asked.now_ms))
+        times = (handle.revive_ms, offsets, asked.now_ms)
+        ending.handed.extend(model.popped.asked_to_end(key, *times))
         return
     place = (group, topic, handle.queue_id)
     for offset in offsets:

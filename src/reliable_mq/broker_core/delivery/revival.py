@@ -5,8 +5,15 @@ for the revive topic; they wait on the disk, see `timers`. The timers hand a che
 second before its messages come back, and its acknowledgements after it. What is not acknowledged
 then is stored in the retry topic; see `coming_back`.
 
-Until that is stored, the timers do not count the checkpoint as delivered: after a crash they hand
-it over again. Messages that had come back already are found in the log.
+An acknowledgement that came before the timers handed its checkpoint over may not be durable yet,
+and they take up only what is durable. So a checkpoint waits until they have taken up all timed
+messages that the log had then.
+
+While the clock is behind the timers, checkpoints from one place have one key. Their messages are
+kept apart, and an acknowledgement ends those of all of them.
+
+Until its messages are stored, the timers do not count a checkpoint as delivered: after a crash they
+hand it over again. Messages that had come back already are found in the log.
 Invariant Y1: a checkpoint that is kept has a message that is not acknowledged, and its time.
 Source: Apache RocketMQ `PopReviveService`.
 """
@@ -40,7 +47,9 @@ class DueCheckpoint(msgspec.Struct, eq=False):
 
     `waiting` has a bit for each message that is not acknowledged and has not come back. `place` is
     the log offset of its record. `positions` are its entries of the timer log, and those of its
-    acknowledgements; none if it was found in the revive topic.
+    acknowledgements; none if it was found in the revive topic. `heard_end`: acknowledgements that
+    came before it have lower offsets in the topic of the timers. `former`: an earlier checkpoint
+    with the same key.
     """
 
     checkpoint: PopCheckpoint
@@ -48,6 +57,8 @@ class DueCheckpoint(msgspec.Struct, eq=False):
     place: int
     positions: list[int]
     is_placed: bool
+    heard_end: int
+    former: "DueCheckpoint | None" = None
 
 
 class Revival:
@@ -59,9 +70,10 @@ class Revival:
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
-        self._by_key: dict[CheckpointKey, DueCheckpoint] = {}
-        self._times: list[tuple[int, int, CheckpointKey]] = []  # a heap; some keys are gone
+        self._by_key: dict[CheckpointKey, DueCheckpoint] = {}  # the newest of each key
+        self._times: list[tuple[int, int, DueCheckpoint]] = []  # a heap; some are done
         self._count = 0
+        self._heard_end = self._appended_end = 0
         self.unplaced = 0  # checkpoints here that were found in the revive topic
 
     def __len__(self) -> int:
@@ -69,11 +81,16 @@ class Revival:
 
     def invariants(self) -> None:
         """Y1; see the head of the module."""
-        timed = {key for _, _, key in self._times}
-        if not self._by_key.keys() <= timed:
-            raise InvariantBroken(f"Y1: {len(self._by_key)} checkpoints, {len(timed)} times")
-        if not all(due.waiting for due in self._by_key.values()):
+        timed = {id(due) for _, _, due in self._times}
+        kept = [due for newest in self._by_key.values() for due in _with_former(newest)]
+        if not {id(due) for due in kept} <= timed:
+            raise InvariantBroken(f"Y1: {len(kept)} checkpoints, {len(timed)} times")
+        if not all(due.waiting for due in kept):
             raise InvariantBroken("Y1: a checkpoint is kept that has no waiting message")
+
+    def hear(self, heard_end: int, appended_end: int) -> None:
+        """Note how far the timers have taken up their topic, and where it ends in the log."""
+        self._heard_end, self._appended_end = heard_end, appended_end
 
     def take(self, record: Record, tag: str, position: int = -1) -> None:
         """Take a record for the revive topic: a checkpoint, or acknowledgements of one.
@@ -97,42 +114,58 @@ class Revival:
     def _add(self, checkpoint: PopCheckpoint, place: int, position: int) -> None:
         key = checkpoint.key
         waiting = (1 << len(checkpoint.offsets)) - 1 & ~checkpoint.bits
-        if not waiting or key in self._by_key:
+        former = self._by_key.get(key)
+        if not waiting or any(_has(due, checkpoint) for due in _with_former(former)):
             return
         is_placed = position >= 0
-        positions = [position] if is_placed else []
-        self._by_key[key] = DueCheckpoint(checkpoint, waiting, place, positions, is_placed)
+        positions, heard_end = [position] if is_placed else [], self._appended_end
+        due = DueCheckpoint(checkpoint, waiting, place, positions, is_placed, heard_end, former)
+        self._by_key[key] = due
         self._count += 1
         self.unplaced += not is_placed
-        heapq.heappush(self._times, (checkpoint.revive_ms, self._count, key))
+        heapq.heappush(self._times, (checkpoint.revive_ms, self._count, due))
 
     def acknowledge(self, key: CheckpointKey, offsets: Iterable[int], position: int = -1) -> bool:
         """Note acknowledgements; return whether their checkpoint is here, and not done."""
-        due = self._by_key.get(key)
-        if due is None:
+        newest = self._by_key.get(key)
+        if newest is None:
             return False
-        due.waiting &= ~bits_of(due.checkpoint, tuple(offsets))
-        if position >= 0:
-            due.positions.append(position)
-        if not due.waiting:
-            self.forget(due)
+        for due in _with_former(newest):
+            due.waiting &= ~bits_of(due.checkpoint, tuple(offsets))
+            if position >= 0:
+                due.positions.append(position)
+            if not due.waiting:
+                self.forget(due)
         return True
 
     def forget(self, due: DueCheckpoint) -> None:
         """Forget a checkpoint: none of its messages is waiting any more."""
-        if self._by_key.pop(due.checkpoint.key, None) is not None:
-            self.unplaced -= not due.is_placed
+        key, due.waiting = due.checkpoint.key, 0
+        newest = self._by_key[key]
+        if newest is not due:
+            for later in _with_former(newest):
+                if later.former is due:
+                    later.former = due.former
+        elif due.former is not None:
+            self._by_key[key] = due.former
+        else:
+            del self._by_key[key]
+        self.unplaced -= not due.is_placed
         self._drop_gone()
 
     def _drop_gone(self) -> None:
-        while self._times and self._times[0][2] not in self._by_key:
+        while self._times and not self._times[0][2].waiting:
             heapq.heappop(self._times)
 
     def due(self, until_ms: int) -> DueCheckpoint | None:
-        """Return the first checkpoint whose messages come back at `until_ms` or before."""
+        """Return the first checkpoint whose messages come back at `until_ms` or before.
+
+        None also if an acknowledgement of the first one may not be taken up yet.
+        """
         if not self._times or self._times[0][0] > until_ms:
             return None
-        return self._by_key[self._times[0][2]]
+        due = self._times[0][2]
+        return due if due.heard_end <= self._heard_end else None
 
     @property
     def floor_ms(self) -> int | None:
@@ -141,5 +174,18 @@ class Revival:
 
     def positions(self) -> Iterator[int]:
         """Yield the entries of the timer log that are still needed."""
-        for due in self._by_key.values():
-            yield from due.positions
+        for newest in self._by_key.values():
+            for due in _with_former(newest):
+                yield from due.positions
+
+
+def _has(due: DueCheckpoint, other: PopCheckpoint) -> bool:
+    """Whether a checkpoint has all messages of another one with its key, or is the same."""
+    return set(other.offsets) <= set(due.checkpoint.offsets)
+
+
+def _with_former(newest: DueCheckpoint | None) -> Iterator[DueCheckpoint]:
+    """Yield a checkpoint, and earlier ones with its key."""
+    while newest is not None:
+        due, newest = newest, newest.former
+        yield due

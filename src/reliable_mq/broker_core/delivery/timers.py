@@ -176,6 +176,8 @@ class Timers:
         files.flush()
         is_caught_up = files.queue_offset >= queue.end or not has_room
         self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
+        heard_end = queue.end if is_caught_up else files.queue_offset
+        self.revival.hear(heard_end, self._store.appender.lane(TIMER_TOPIC, 0).next)
 
     def _read_new(self, queue: ConsumeQueue) -> TimedMessage | None:
         """Return the next message to take up; None: it is damaged, or no timed message."""
