@@ -41,6 +41,7 @@ class Follower(Unjudged):
         self._promised = 0  # of the log was acknowledged, because the slave has it
         self.kept = 0  # up to which the slave has had the master's log, as its flush type promises
         self._pulls: dict[tuple[int, int], PullMessageHeader] = {}
+        self._read: set[tuple[int, int]] = set()  # pulls of this turn, read when they came
 
     # at the master
 
@@ -88,6 +89,7 @@ class Follower(Unjudged):
         """Note that the slave is gone."""
         self._core = None
         self._pulls.clear()
+        self._read.clear()
         self._must_survive = self._disk.log_synced if is_power_loss else self._disk.log_written
         if is_power_loss:
             self._disk.log_opened(self._must_survive)
@@ -143,35 +145,48 @@ class Follower(Unjudged):
         if command.code == RequestCode.PULL_MESSAGE and not command.is_reply:
             header = PullMessageHeader.decode(command.ext_fields)
             self._pulls[connection, command.opaque] = header
+            if self._serves:
+                self._read.add((connection, command.opaque))
 
     def disconnected(self, connection: int) -> None:
         """Note that a reader is gone."""
         self._pulls = {key: pull for key, pull in self._pulls.items() if key[0] != connection}
 
     def turn(self, turn: Turn, _now_ms: int) -> None:
-        """Check what the slave serves."""
+        """Check what the slave serves.
+
+        A pull that finds something is read when it comes, and its answer leaves with its turn. In
+        between the slave may learn that its log differs. It reads nothing from then on.
+        """
         self.sent(whole(turn.replies))
+        self._read.clear()
 
     def sent(self, replies: list[tuple[int, bytes]]) -> None:
         """Check what the slave serves."""
         for connection, reply in commands_of(replies):
-            pull = self._pulls.pop((connection, reply.opaque), None) if reply.is_reply else None
+            key = (connection, reply.opaque)
+            pull = self._pulls.pop(key, None) if reply.is_reply else None
             if pull is not None:
-                self._check_found(pull, reply.body)
+                self._check_found(pull, reply.body, was_read=key in self._read)
 
-    def _check_found(self, pull: PullMessageHeader, body: bytes) -> None:
+    @property
+    def _serves(self) -> bool:
+        """Whether the slave does not know that its log differs."""
+        return self._core is not None and not self._core.state.is_unverified
+
+    def _check_found(self, pull: PullMessageHeader, body: bytes, *, was_read: bool) -> None:
         at, place = 0, (pull.topic, pull.queue_id)
         while at < len(body):
             record = decode_record(body, at, check_body=True)
             if (record.topic, record.queue_id) != place or record.queue_offset < pull.queue_offset:
                 raise Violation(f"a slave answers {pull} with {record}")
-            self._check_read(record.commit_log_offset, body[at : at + record.size])
+            data = body[at : at + record.size]
+            self._check_read(record.commit_log_offset, data, was_read=was_read)
             at += record.size
 
-    def _check_read(self, offset: int, data: bytes) -> None:
+    def _check_read(self, offset: int, data: bytes, *, was_read: bool) -> None:
         if data == self._chronicle.read(offset, len(data)):
             return
-        core = self._core
-        is_known = core is None or core.state.is_unverified
+        is_known = not (self._serves or was_read)
         if is_known or not self._chronicle.is_of_old_life(offset, data):
             raise Violation(f"the slave serves what its master does not have at {offset}: {data!r}")

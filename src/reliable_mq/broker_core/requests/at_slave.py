@@ -3,7 +3,8 @@
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
 `slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
 commit here are kept for the master. A slave whose log was not compared with its master's refuses
-all that shows messages, or says what was done with them.
+all that shows messages, or says what was done with them. Waiting pulls are refused where they are
+answered.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from msgspec.structs import astuple
 
 from reliable_mq.broker_core.commits_at_slave import CommittedPlace
+from reliable_mq.broker_core.long_works import Steps
 from reliable_mq.broker_core.requests.handlers import Answered, Handler
-from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.requests.refusal import RequestRefused, of_unverified
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
@@ -140,11 +142,18 @@ def _if_readable(pull: Handler) -> Handler:
 def _if_verified(show: Handler) -> Handler:
     def handle(state: BrokerState, request: Request) -> Answered:
         if state.is_unverified:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_BUSY,
-                "[REJECTREQUEST]system busy, start flow control for a while: this slave's log is "
-                "not known to be its master's",
-            )
-        return show(state, request)
+            raise of_unverified()
+        answer = show(state, request)
+        if answer is None or isinstance(answer, Command):
+            return answer
+        return _if_still_verified(state, answer)
 
     return handle
+
+
+def _if_still_verified(state: BrokerState, steps: Steps[Command | None]) -> Steps[Command | None]:
+    """Work on a request that takes long; the log may turn out to differ meanwhile."""
+    answer = yield from steps
+    if state.is_unverified:
+        raise of_unverified()
+    return answer

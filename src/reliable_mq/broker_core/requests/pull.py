@@ -22,6 +22,7 @@ from reliable_mq.broker_core.requests.refusal import (
     SEE_FAQ,
     RequestRefused,
     no_such_topic,
+    of_unverified,
     refuse_above,
 )
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
@@ -110,8 +111,8 @@ def pull_message(state: BrokerState, request: Request) -> None:
 def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     """Answer a pull that waited; return the work in microseconds. The caller must not hold it.
 
-    Permissions may have changed during the wait, so they are checked again. The subscription is not
-    parsed again.
+    Permissions may have changed during the wait, so they are checked again. A slave may have found
+    that its log differs from its master's. The subscription is not parsed again.
     """
     cost = pull.cost
     try:
@@ -132,6 +133,8 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
     """Return the reply, and how many microseconds the scan for it took."""
     header = pull.header
     try:
+        if state.is_unverified:
+            raise of_unverified()
         refuse_revoked(state, pull.command.code, pull.user, pull.address, header)
         group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)

@@ -31,6 +31,15 @@ class RequestRefused(ReliableMQError):
         self.ext = ext
 
 
+def of_unverified() -> RequestRefused:
+    """Return the refusal of a slave whose log may differ from its master's."""
+    return RequestRefused(
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, start flow control for a while: this slave's log is not known "
+        "to be its master's",
+    )
+
+
 # Limits of one request. Real clients stay far below; more work would block all other clients.
 GROUPS_MAX = 1_000  # groups of a heartbeat, and groups with a threshold for cold reads
 GROUPS_OF_CONNECTION_MAX = 10_000  # groups with a producer or consumer on one connection
