@@ -1,12 +1,14 @@
 """Slots of the timer wheel that are over, until they count as delivered.
 
 A slot counts when the records of all its messages are durable, and none of its checkpoints of
-popped messages waits any more; see `revival`. After a crash the timers hand the other slots over
-again. What was delivered of them is found in the log, so it is not delivered twice.
+popped messages waits any more; see `revival`. A slot with a recall does not count while a message
+waits in a later slot than its own; see `recalls`. After a crash the timers hand the other slots
+over again. What was delivered of them is found in the log, so it is not delivered twice.
 """
 
 from collections import Counter, deque
 
+from reliable_mq.broker_core.delivery.recalls import Recalls
 from reliable_mq.broker_core.delivery.revival import Revival
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedIdentity,
@@ -23,13 +25,18 @@ class EndedSlots:
     Args:
         files: note which slots are delivered.
         revival: has the checkpoints that wait.
+        recalls: of the loaded slots.
         precision_ms: duration of a slot, in milliseconds.
     """
 
-    def __init__(self, files: TimerStore, revival: Revival, precision_ms: int) -> None:
+    def __init__(
+        self, files: TimerStore, revival: Revival, recalls: Recalls, precision_ms: int
+    ) -> None:
         self._files = files
         self._revival = revival
+        self._recalls = recalls
         self._precision_ms = precision_ms
+        self._delivered_ms = 0
         # (log end, log offset from where to search deliveries of later slots, end of the slots)
         self.in_flight: deque[tuple[int, int, int]] = deque()
         self._waiting: deque[tuple[int, int]] = deque()  # the same without the log end
@@ -68,6 +75,7 @@ class EndedSlots:
 
         None: no other slot is over.
         """
+        self._delivered_ms = delivered_ms
         read_ms = delivered_ms // self._precision_ms * self._precision_ms
         # Some of these deliveries may belong to the current slot, which is not over.
         begin, self._begin = self._begin, -1
@@ -89,9 +97,7 @@ class EndedSlots:
 
     def count(self, log_end: int) -> None:
         """Let slots count from which no checkpoint waits, once the log is durable up to its end."""
-        floor_ms = self._revival.floor_ms
-        if floor_ms is not None:
-            floor_ms = (floor_ms - 1) // self._precision_ms * self._precision_ms
+        floor_ms = self._floor_ms()
         last: tuple[int, int] | None = None
         while self._waiting and (floor_ms is None or self._waiting[0][1] <= floor_ms):
             last = self._waiting.popleft()
@@ -99,6 +105,14 @@ class EndedSlots:
             if last[1] > self._known_until_ms:
                 self._known.clear()
             self.in_flight.append((log_end, *last))
+
+    def _floor_ms(self) -> int | None:
+        """Return the begin of the first slot that must not count yet; None: all may count."""
+        floors = [] if self._revival.floor_ms is None else [self._revival.floor_ms - 1]
+        first_ms = self._recalls.first_ms
+        if first_ms is not None and self._delivered_ms < self._files.late_ms:
+            floors.append(first_ms)
+        return min(floors) // self._precision_ms * self._precision_ms if floors else None
 
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is durable."""

@@ -1,7 +1,10 @@
 """Recalls of timed messages whose slot is loaded, until the slot is over.
 
 Receives recalls, and messages that are due. Says which of these are not delivered. A recall and its
-message are due in the same slot. Source: Apache RocketMQ `TimerMessageStore`.
+message are due in the same slot, as a rule. But a message that came when its slot was over is in a
+later one. If the clock is set back and the broker starts again, a recall of it may be in its own
+slot. So all recalls are kept while such a message waits.
+Source: Apache RocketMQ `TimerMessageStore`.
 """
 
 from reliable_mq.broker_core.delivery.timed_message import TimedMessage
@@ -36,6 +39,11 @@ class Recalls:
         met = [key for key in own if key in recalls and not is_recall]
         recalls.update(dict.fromkeys(met, ""))
         return is_recall or bool(met)
+
+    @property
+    def first_ms(self) -> int | None:
+        """TIMER_OUT_MS of the first slot with a recall; None: there is no recall."""
+        return min(self._by_slot, default=None)
 
     def end(self, read_ms: int, now_ms: int) -> None:
         """Forget those of the slots before a time, which are over."""

@@ -92,7 +92,7 @@ class Timers:
         self._delivered_ms = 0
         self._late_ms = 0  # no message that was taken up too late is due later
         self._used_ms = 0  # the last slot from which something was delivered
-        self.ended = EndedSlots(files, self.revival, precision_ms)
+        self.ended = EndedSlots(files, self.revival, self._recalls, precision_ms)
         self._caught_up_ms = 0  # last time when the whole queue was taken up
 
     def invariants(self) -> None:
@@ -129,7 +129,7 @@ class Timers:
         if files.is_new:
             self.counts.clear()
         self._loaded_ms = self._delivered_ms = files.read_ms
-        self._late_ms = max(now_ms, files.read_ms + 1)
+        self._late_ms = max(now_ms, files.read_ms + 1, files.late_ms)
         self.ended.settle(self._store, now_ms)
 
     def run(self, now_ms: int) -> int:
@@ -191,7 +191,6 @@ class Timers:
     def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> bool:
         """Put a message into its slot; return whether the wheel had room."""
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
-        self._late_ms = max(self._late_ms, due_ms if due_ms > timed.due_ms else 0)
         slot_ms, magic = self._slot_of(due_ms), DEFAULT
         taken_ms = now_ms // self.precision_ms * self.precision_ms
         window_ms = self._roll_slots * self.precision_ms
@@ -205,9 +204,11 @@ class Timers:
             return False
         if timed.deleted_key:
             magic |= DELETE
-        topic = timed.topic
-        place, size, hashed = timed.place, timed.size, topic_hash(topic)
-        entry = TimerEntry(-1, magic, taken_ms, slot_ms, place, size, hashed, due_ms)
+        if due_ms > timed.due_ms:
+            self._late_ms = max(self._late_ms, due_ms)
+            self._files.late_ms = max(self._files.late_ms, due_ms)
+        topic, place, size = timed.topic, timed.place, timed.size
+        entry = TimerEntry(-1, magic, taken_ms, slot_ms, place, size, topic_hash(topic), due_ms)
         position = self._files.add_entry(entry)
         if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
@@ -328,7 +329,7 @@ class Timers:
         """Note that all messages that are due up to `limit_ms` are delivered."""
         self._delivered_ms = max(self._delivered_ms, limit_ms)
         read_ms = self.ended.end(self._delivered_ms, self._store.log.end)
-        if read_ms is not None:
+        if read_ms is not None and self._delivered_ms >= self._files.late_ms:
             self._recalls.end(read_ms, now_ms)
 
     @property
@@ -355,7 +356,8 @@ class Timers:
         if queue is None or queue.end == 0:
             return TimerCheckpoint(read_ms=self._slot_of(now_ms))
         said = self._files.progress() if self._files.is_open else self.followed.told()
-        return msgspec.structs.replace(said, queue_offset=0) if self.has_late(now_ms) else said
+        is_late = self.has_late(now_ms) or self._delivered_ms < self._files.late_ms
+        return msgspec.structs.replace(said, queue_offset=0) if is_late else said
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
         """Return the job that saves the progress; None when there is no progress.

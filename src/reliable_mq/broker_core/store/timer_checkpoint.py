@@ -4,7 +4,7 @@
      8 end of the synced timer log         32 version: state, time in ms, counter
     16 taken up before this queue offset   56 ours: the log offset behind the deliveries before 0
     64 ours: a queue offset                72 ours: a time; see `done_before`
-                                           all i64; 4096 bytes
+    80 ours: a time; see `late_ms`         all i64; 4096 bytes
 
 Apache does not change the bytes after 56. Our field may be old after Apache's broker ran, but never
 too new, so a search from there finds every delivery.
@@ -27,7 +27,8 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
     """The fields of the file, in order.
 
     A slave has no timers of its own, and notes what its master has done: messages before the queue
-    offset `done_before` that were due at `done_ms` or earlier are delivered.
+    offset `done_before` that were due at `done_ms` or earlier are delivered. No message in a later
+    slot than its own is due after `late_ms`.
     """
 
     read_ms: int = 0
@@ -40,6 +41,7 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
     delivered_end: int = 0
     done_before: int = 0
     done_ms: int = 0
+    late_ms: int = 0
 
     def to_wire(self) -> bytes:
         """Return the body of a reply to GET_TIMER_CHECK_POINT."""

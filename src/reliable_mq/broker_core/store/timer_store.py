@@ -39,7 +39,8 @@ class TimerStore:
     """The files of the timers. The first timed message creates them.
 
     `queue_offset`: messages before it are taken up from the queue of timed messages. All slots
-    before `read_ms` are delivered, by records before `delivered_end` in the commit log.
+    before `read_ms` are delivered, by records before `delivered_end` in the commit log. No message
+    in a later slot than its own is due after `late_ms`.
 
     Args:
         disk: the store's folder.
@@ -65,6 +66,7 @@ class TimerStore:
         self.queue_offset = 0
         self.read_ms = 0
         self.delivered_end = 0
+        self.late_ms = 0
 
     @property
     def is_new(self) -> bool:
@@ -94,6 +96,7 @@ class TimerStore:
         self.queue_offset = max(noted_offset, self._taken_up(store))
         self.read_ms = noted.read_ms
         self.delivered_end = min(noted.delivered_end, store.log.end)
+        self.late_ms = noted.late_ms
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is not None:
             self.queue_offset = min(max(self.queue_offset, queue.first), queue.end)
@@ -325,6 +328,7 @@ class TimerStore:
             delivered_end=self.delivered_end,
             done_before=self._noted.done_before,
             done_ms=self._noted.done_ms,
+            late_ms=self.late_ms,
         )
 
         def work() -> None:

@@ -1,0 +1,89 @@
+"""Timed messages that came when their second was over by the timers, though not by the clock.
+
+The clock was set back. The timers go on behind what they have delivered, until they start again.
+"""
+
+import pytest
+from tests.broker_core.broker_world import START_MS
+from tests.broker_core.test_timers import WorldAt, delivered, recall, send
+
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.testing.memory_disk import MemoryDisk
+
+AHEAD_MS = 18_700
+
+
+class Unsynced(WorldAt):
+    """A broker whose log is written and never synced: no slot counts as delivered."""
+
+    def write(self) -> bool:
+        waiting, self.waiting = self.waiting, []
+        ends = [turn.batch.end for turn in waiting if turn.batch]
+        for turn in waiting:
+            if turn.batch:
+                CommitLog.write_batch(turn.batch)
+            for path, text in turn.files.items():
+                self.disk.write_text(path, text)
+        if ends:
+            self.core.stored(ends[-1], durable=False)
+        if is_saved := any(turn.files for turn in waiting):
+            self.core.saved()
+        return bool(ends) or is_saved
+
+
+def checkpoint(world: WorldAt) -> None:
+    work = world.core.begin_timer_checkpoint(world.now_ms)
+    if work:
+        work()
+
+
+@pytest.fixture
+def handles() -> dict[bytes, str]:
+    return {}
+
+
+@pytest.fixture
+def world(handles: dict[bytes, str]) -> WorldAt:
+    """A broker that was killed: two messages have a later slot than their own."""
+    world = Unsynced(MemoryDisk(), START_MS, flushDiskType="ASYNC_FLUSH")
+    world.create_topic()
+    send(world, b"first", TIMER_DELAY_MS=100)
+    world.pass_time(200)
+    world.now_ms += AHEAD_MS
+    world.pass_time(20, step=20)
+    world.now_ms = START_MS + 500
+    for body in (b"gone", b"stays"):
+        answer = send(world, body, TIMER_DELIVER_MS=START_MS + 2_000)
+        handles[body] = answer.ext_fields["recallHandle"]
+    world.pass_time(20, step=20)
+    checkpoint(world)
+    assert delivered(world) == [b"first"]
+    return WorldAt(world.disk, world.now_ms)
+
+
+@pytest.mark.parametrize("lives_ms", [(), (700,), (3_000, 2_000), (11_000,)])
+def test_a_recall_holds_until_a_message_comes_that_was_put_into_a_later_second(
+    world: WorldAt, handles: dict[bytes, str], lives_ms: tuple[int, ...]
+) -> None:
+    assert recall(world, handles[b"gone"]).code == 0
+    for life_ms in lives_ms:
+        world.pass_time(life_ms)
+        checkpoint(world)
+        world = WorldAt(world.disk, world.now_ms)
+
+    world.pass_time(AHEAD_MS + 2_000)
+
+    assert delivered(world) == [b"first", b"stays"]
+
+
+def test_slaves_are_told_of_no_progress_until_such_a_message_has_come(world: WorldAt) -> None:
+    """By its own second it would be over: a slave that is promoted would not deliver it."""
+    timers = world.state.timers
+    world.pass_time(AHEAD_MS - 600)
+    assert timers.checkpoint(world.now_ms).read_ms == START_MS + 18_000
+    assert timers.checkpoint(world.now_ms).queue_offset == 0
+
+    world.pass_time(1_000)
+
+    assert delivered(world) == [b"first", b"gone", b"stays"]
+    assert timers.checkpoint(world.now_ms).queue_offset == 3
