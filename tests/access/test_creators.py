@@ -76,6 +76,31 @@ def test_a_topic_that_another_user_creates_while_a_list_is_made_is_not_of_the_li
     assert owners == {"ann", "bob"}
 
 
+def test_requests_between_the_steps_of_a_list_do_not_pass_the_limit_of_its_user() -> None:
+    names = [f"t{n}" for n in range(300)]
+    rows = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1} for name in names]
+    body = json.dumps({"topicConfigList": rows}).encode()
+    code, one = Ask.UPDATE_AND_CREATE_TOPIC_LIST, Ask.UPDATE_AND_CREATE_TOPIC
+    world = world_of(maxTopicsOfUser="300")
+    before, works = set(world.state.topics.by_name), world.state.works
+    of_list = request(code, signed("ann", code, None, body), body)
+    world.core.receive(connection(2), of_list, world.now_ms)
+    number = 0
+    while works.busy:
+        works.run(1)
+        if not world.state.creators._counts["topic"]["ann"]:
+            continue  # a single one would take a place of the list
+        single = {"topic": f"single{number}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        of_single = request(one, signed("ann", one, single, b""))
+        world.core.receive(connection(3), of_single, world.now_ms)
+        number += 1
+    made = set(world.state.topics.by_name) - before
+
+    assert number > 9
+    assert len(made) <= 300, len(made)
+    world.state.creators.invariants()
+
+
 def test_a_user_creates_so_many_topics_by_whatever_request_and_others_theirs() -> None:
     world = world_of(maxTopicsOfUser="3")
     assert make_topic(world, "ann", "a1").code == 0

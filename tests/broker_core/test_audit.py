@@ -200,6 +200,17 @@ def test_lists_are_cut_and_counted(world: AuditWorld) -> None:
     assert len(row["detail"]["on"]["topics"]) == len(row["detail"]["after"]) == 20
 
 
+@pytest.mark.parametrize("odd", [b"1e999", b'"\xff"'])
+def test_a_topic_is_named_also_if_a_field_of_its_row_cannot_be_read(
+    world: AuditWorld, odd: bytes
+) -> None:
+    row = b'{"topicName":"hidden","readQueueNums":1,"writeQueueNums":1,"perm":6,"note":%b}' % odd
+    body = b'{"topicConfigList":[%b]}' % row
+    world.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+
+    assert world.took()["detail"]["on"] == {"topics": ["hidden"]}
+
+
 @pytest.mark.parametrize("code", sorted(AUDITED), ids=lambda code: RequestCode(code).name)
 @pytest.mark.parametrize(
     ("ext", "body"),

@@ -170,21 +170,6 @@ def test_each_step_of_a_list_is_about_few_of_its_topics(world: BrokerWorld) -> N
     assert max(grown) <= 100, grown
 
 
-def test_a_list_of_groups_is_made_in_steps(world: BrokerWorld) -> None:
-    rows = [{"groupName": f"g-{n}"} for n in range(1_000)]
-    body = msgspec.json.encode({"groupConfigList": rows})
-    of_list = request(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body)
-    groups, works = world.state.groups.by_name, world.state.works
-    world.core.receive(connection(1), of_list, world.now_ms)
-    before, grown = len(groups), list[int]()
-    while works.busy:
-        now = len(groups)
-        works.run(1)
-        grown.append(len(groups) - now)
-
-    assert (len(groups) - before, max(grown) <= 20) == (1_000, True), max(grown)
-
-
 def test_who_asks_while_others_are_told_comes_after_them() -> None:
     files, told = ConfigFiles(), list[int]()
     files.change("a", lambda: "1")

@@ -20,7 +20,6 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.groups import GroupTable
 from reliable_mq.broker_core.json_rows import JsonRows
-from reliable_mq.broker_core.long_works import Steps, parts_of
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.store.disk import RowsText
 from reliable_mq.broker_core.topics import TopicTable
@@ -30,7 +29,6 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 
 PATH = "config/creators.json"
-_NAMES_US = 50  # microseconds that a step takes
 
 Kind = Literal["topic", "group"]
 _PROPERTIES = {"topic": ("maxTopics", "maxTopicsOfUser"), "group": ("maxGroups", "maxGroupsOfUser")}
@@ -79,10 +77,9 @@ class Creators:
             user: who has signed it; "": nobody.
             config: has the limits.
         """
-        return self._fault_of(kind, len(self.new_names(kind, names)), user, config)
+        return self._fault_of(kind, len(self._new(kind, names)), user, config)
 
-    def new_names(self, kind: Kind, names: Iterable[str]) -> list[str]:
-        """Return those of these names that nothing has."""
+    def _new(self, kind: Kind, names: Iterable[str]) -> list[str]:
         table = self._tables[kind].by_name
         return [name for name in dict.fromkeys(names) if name not in table]
 
@@ -110,35 +107,10 @@ class Creators:
         Raises:
             RequestRefused: when there is no room for them.
         """
-        new = self.new_names(kind, names)
-        self.refuse_more(kind, len(new), user, config)
-        return new
-
-    def refuse_more(self, kind: Kind, new: int, user: str, config: BrokerConfig) -> None:
-        """Return if a request may add so many names.
-
-        Raises:
-            RequestRefused: when there is no room for them.
-        """
-        if fault := self._fault_of(kind, new, user, config):
+        new = self._new(kind, names)
+        if fault := self._fault_of(kind, len(new), user, config):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, fault)
-
-    def note_in_steps(
-        self, kind: Kind, names: list[str], user: str, config: BrokerConfig
-    ) -> Steps[None]:
-        """Note who creates these names, unless there are too many.
-
-        Raises:
-            RequestRefused: when there is no room for them.
-        """
-        new = set[str]()
-        for part in parts_of(names):
-            new.update(self.new_names(kind, part))
-            yield _NAMES_US
-        self.refuse_more(kind, len(new), user, config)
-        for part in parts_of(names):  # another user may have created some meanwhile
-            self.note(kind, self.new_names(kind, part), user)
-            yield _NAMES_US
+        return new
 
     def _is_limited(self, user: str) -> bool:
         known = self._access.users.get(user)

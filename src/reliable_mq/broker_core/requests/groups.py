@@ -10,7 +10,6 @@ import msgspec
 from reliable_mq.broker_core.clients import ConsumerData, RegisteredMember, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.json_rows import plain_json
-from reliable_mq.broker_core.long_works import Steps, parts_of
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.needed_topics import ensure_retry_topic
 from reliable_mq.broker_core.requests.connections import connection_of
@@ -35,8 +34,6 @@ from reliable_mq.wire.headers import DeleteGroupHeader, UnregisterClientHeader
 from reliable_mq.wire.peer_texts import read_json
 
 _TOO_MUCH = "the broker has no room for more groups and subscriptions; retry later"
-_GROUPS_AT_ONCE = 20
-_GROUPS_US = 100  # microseconds that so many groups take
 _UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
 
 
@@ -222,53 +219,25 @@ class _GroupList(msgspec.Struct):
     groups: list[Any] = msgspec.field(name="groupConfigList")
 
 
-@decodable
-class _UnreadGroups(msgspec.Struct):
-    groups: list[msgspec.Raw] = msgspec.field(name="groupConfigList")
-
-
-_decode_unread = msgspec.json.Decoder(_UnreadGroups).decode
-
-
-def _listed(body: bytes) -> list[Any]:
-    """Return the rows of a body; most are decoded later, a few at a time."""
-    try:
-        return _decode_unread(body).groups
-    except msgspec.DecodeError:  # not standard JSON, or an error to be told
-        return msgspec.convert(read_json(body), _GroupList).groups
-
-
-def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> Steps[None]:
+def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all groups, or none if one is faulty."""
-    listed, groups = _listed(request.command.body), list[GroupConfig]()
+    listed = msgspec.convert(read_json(request.command.body), _GroupList).groups
     refuse_above(len(listed), ROWS_MAX, "groups")
-    for rows in parts_of(listed, _GROUPS_AT_ONCE):
-        yield _GROUPS_US
-        groups += [_wanted(state, each) for each in rows]
+    groups = [_wanted(state, each) for each in listed]
     state.pressure.check_tables()
-    for part in parts_of(groups):
-        if not all(map(state.groups.has_room, part)):
-            raise table_full("groups")
-        yield _GROUPS_US
+    if not all(map(state.groups.has_room, groups)):
+        raise table_full("groups")
     names = [group.group_name for group in groups]
-    yield from state.creators.note_in_steps("group", names, request.user, state.config)
-    try:
-        for part in parts_of(groups, _GROUPS_AT_ONCE):
-            for group in part:
-                state.groups.set_group(group, request.now_ms)
-            yield _GROUPS_US
-    except Exception:
-        state.creators.settle()  # some were noted, and not created
-        raise
-    finally:
-        state.groups_changed()
+    new = state.creators.refuse("group", names, request.user, state.config)
+    for group in groups:
+        state.groups.set_group(group, request.now_ms)
+    state.creators.note("group", new, request.user)
+    state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
 
 
 def _wanted(state: BrokerState, row: Any) -> GroupConfig:
     """Return the requested settings, together with the attributes that the request keeps."""
-    if isinstance(row, msgspec.Raw):
-        row = msgspec.json.decode(row)
     fields = msgspec.convert(row, dict[str, Any])
     fields["attributes"] = fields.get("attributes") or {}
     group = msgspec.convert(fields, GroupConfig)
