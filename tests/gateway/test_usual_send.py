@@ -132,7 +132,7 @@ def test_other_forms_are_left(body: bytes) -> None:
 def with_more(again: bytes) -> bytes:
     """Return a body with more bytes behind the system properties of its message."""
     kind = TYPES["SystemProperties"]
-    whole = kind(**message()["system_properties"]).SerializeToString() + again
+    whole: bytes = kind(**message()["system_properties"]).SerializeToString() + again
     data = b"\x0a\x08\x12\x06orders" + b"\x1a" + bytes([len(whole)]) + whole + b"\x22\x01x"
     data = b"\x0a" + bytes([len(data)]) + data
     return b"\0" + len(data).to_bytes(4) + data
