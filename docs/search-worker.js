@@ -203,7 +203,7 @@
   }
 
   // Between signs, and in camelCase: at least three letters, so that MySQL and PostgreSQL stay whole.
-  const PART = /\p{Lu}?\p{Ll}{2,}(?=\p{Lu}\p{Ll}{2})|(?<=\p{Ll}{3})\p{Lu}\p{Ll}{2,}(?![\p{L}\p{N}])|[\p{L}\p{N}]+/gu;
+  const PART = /\p{Lu}?\p{Ll}{2,}(?=\p{Lu}\p{Ll}{2})|[\p{L}\p{N}]+/gu;
 
   /* Calls take(word, start, end, isPart, isJoined) for each word outside tags. A name such as
      RELIABLE_MQ_APP, wheel.cfg or consumeFromWhere is a word, and so is each part of it. */

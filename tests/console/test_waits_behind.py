@@ -98,6 +98,18 @@ def test_an_unsent_message_waits_behind_an_unsent_one(mq: ReliableMQ, browse: Br
     assert waits(client, first) == ("", "")
 
 
+@pytest.mark.parametrize("delayed", [1, 2])
+def test_the_send_of_a_message_with_a_delay_waits_and_is_waited_for(
+    mq: ReliableMQ, browse: Browse, delayed: int
+) -> None:
+    first, last = (
+        of_key(number, broker_name=None, deliver_time=NOW if number == delayed else None)
+        for number in (1, 2)
+    )
+    insert_rows(mq.database, "message_stub", first, last)
+    assert waits(browse(), last) == ("Its send", first["message_id"])
+
+
 @pytest.fixture
 def unordered(mq: ReliableMQ) -> ReliableMQ:
     @mq.consumer("orders", group="stock", ordered=False)

@@ -1,6 +1,7 @@
 """Pages of answers and phrases of the search: none of them leads nowhere, none is forgotten."""
 
 import pytest
+from tests.documentation.build import SEARCH
 from tests.documentation.search_phrases import phrases, place
 from tests.documentation.staging import pages
 from tests.documentation.subjects import headings, link, subjects
@@ -43,3 +44,10 @@ def test_phrases_are_lists_of_what_is_typed() -> None:
     for section, text in phrases().items():
         assert all(each.strip() for each in text.split(",")), section
         assert text == text.strip(), section
+
+
+def test_the_worker_has_no_lookbehind() -> None:
+    """Safari before 16.4 would take none of the script."""
+    text = SEARCH.read_text("utf-8")
+
+    assert [each for each in ("(?<=", "(?<!") if each in text] == []

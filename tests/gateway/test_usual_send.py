@@ -129,15 +129,28 @@ def test_other_forms_are_left(body: bytes) -> None:
     assert read(body) is None
 
 
+def with_more(again: bytes) -> bytes:
+    """Return a body with more bytes behind the system properties of its message."""
+    kind = TYPES["SystemProperties"]
+    whole: bytes = kind(**message()["system_properties"]).SerializeToString() + again
+    data = b"\x0a\x08\x12\x06orders" + b"\x1a" + bytes([len(whole)]) + whole + b"\x22\x01x"
+    data = b"\x0a" + bytes([len(data)]) + data
+    return b"\0" + len(data).to_bytes(4) + data
+
+
 def test_a_field_that_comes_twice_is_left() -> None:
     """The second one counts for protobuf's reader."""
     kind = TYPES["SystemProperties"]
     again = kind(message_id="OTHER", born_timestamp={"seconds": 1}).SerializeToString()
-    whole = kind(**message()["system_properties"]).SerializeToString() + again
-    data = b"\x0a\x08\x12\x06orders" + b"\x1a" + bytes([len(whole)]) + whole + b"\x22\x01x"
-    data = b"\x0a" + bytes([len(data)]) + data
-    body = b"\0" + len(data).to_bytes(4) + data
+    body = with_more(again)
     assert in_general(body).message_ids == ["OTHER"]
+    assert read(body) is None
+
+
+def test_an_id_that_comes_again_without_characters_is_left() -> None:
+    body = with_more(b"\x1a\x00")
+    with pytest.raises(RpcRefused, match="message id"):
+        in_general(body)
     assert read(body) is None
 
 

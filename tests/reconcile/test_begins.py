@@ -106,13 +106,19 @@ def test_a_segment_that_is_gone_from_the_middle_has_not_expired(tmp_path: Path) 
         list(reader.read(partitions[1]))
 
 
-@pytest.mark.parametrize("are_begins_late", [True, False])
+@pytest.mark.parametrize(
+    ("are_begins_late", "is_planned_before"), [(True, True), (True, False), (False, True)]
+)
 def test_what_expired_while_a_cluster_was_read_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_begins_late: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    are_begins_late: bool,
+    is_planned_before: bool,
 ) -> None:
-    """Given a running broker whose queues were asked for, when its retention takes the first
-    segment before it is pulled, then what lay there has expired, also while the broker has not yet
-    corrected the beginnings of its queues."""
+    """Given a running broker whose queues are asked for, when its retention takes the first segment
+    before it is pulled, then what lay there has expired, also while the broker has not yet
+    corrected the beginnings of its queues. It may have taken it shortly before they are asked for:
+    then the log does not begin elsewhere after the reading."""
     if are_begins_late:
         monkeypatch.setattr(QueueUpkeep, "trim_some", lambda *_: [])
     with running_broker(tmp_path, **SETTINGS) as address:
@@ -120,12 +126,19 @@ def test_what_expired_while_a_cluster_was_read_is_not_lost(
             messages = [Message(topic="orders", body=bytes(1000)) for _ in range(160)]
             results = client.send_many(messages)
         sent = [one for one in results if isinstance(one, SendResult)]
+        first = tmp_path / "commitlog" / f"{0:020d}"
+
+        def expire() -> None:
+            os.utime(first, times=(0, 0))
+            until(lambda: not first.exists())
+
+        if not is_planned_before:
+            expire()
         logs = open_logs({}, address)
         reader = cluster_reader(cluster_option(logs) or "", RECORD_COLUMNS)
         partitions = reader.partitions()
-        first = tmp_path / "commitlog" / f"{0:020d}"
-        os.utime(first, times=(0, 0))
-        until(lambda: not first.exists())
+        if is_planned_before:
+            expire()
 
         read = [record_events(batch, "b-1") for part in partitions for batch in reader.read(part)]
         places = [(s.message_id, "b-1", s.queue.queue_id, s.queue_offset) for s in sent]

@@ -141,6 +141,7 @@ def _undecodable(param: Any, word: str) -> str:
     metavar = param.metavar or ""
     is_credential = metavar.startswith("@")
     is_file = of_type is Path or any(each in metavar for each in _NAME_FILES)
+    # The output of a reconciliation is a folder or a URI: neither its type nor a metavar says so.
     if (is_file and not is_credential) or param.name == "out":
         return ""
     wanted = metavar.strip("[]") or param.name.upper()

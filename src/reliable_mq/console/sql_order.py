@@ -1,7 +1,8 @@
 """Finds the message behind which another one of its ordering key waits, in the database of both.
 
 Receives the rows of one message. Reads the oldest unsettled stubs of the key by their index, and
-the consume logs of these few. A message with a delay waits for none, and none waits for it.
+the consume logs of these few. Once a message with a delay is sent, it waits for none, and none
+waits for it. Until then its send waits, and is waited for, as any other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def message_ahead(
     begun = {row["consumer_group"] for row in history.logs}
     waiting = {*groups_of(stub["required_groups"])} - begun - _unordered(sources, stub["topic"])
     is_sent = stub["broker_name"] is not None
-    if stub["deliver_time"] is not None or (is_sent and not waiting):
+    if is_sent and (stub["deliver_time"] is not None or not waiting):
         return None
     place = database or next(iter(sources.databases))
     answer = ask(partial(_stubs_ahead, sources, place, stub))

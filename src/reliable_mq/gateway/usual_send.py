@@ -144,14 +144,15 @@ def _form_of(topic: bytes, kinds: bytes, others: bytes, peer: str) -> SendForm |
         return None
     try:
         named = {field.name for field, _ in _SYSTEM_TYPE.FromString(others).ListFields()}
-        system = _SYSTEM_TYPE.FromString(kinds + others)
+        system = _SYSTEM_TYPE(message_id=_A_ID)
+        system.MergeFromString(kinds + others)
         message = TYPES["Message"](system_properties=system, body=b"x")
         message.topic.MergeFromString(topic)
     except DecodeError:
         return None
-    if not named <= _OTHERS:
+    # A second id counts, also an empty one, which `ListFields` does not name.
+    if not named <= _OTHERS or system.message_id != _A_ID:
         return None
-    message.system_properties.message_id = _A_ID
     message.system_properties.born_timestamp.seconds = _A_SECOND
     outgoing = read_messages([message], peer, 0)
     stored = outgoing.items[0].properties

@@ -6,7 +6,7 @@ from reliable_mq.wire.request_signature import RequestSigner, sign_as
 
 
 class Signing:
-    """Signs the requests of one client. The secret is hashed once.
+    """Signs requests with one account. The secret is hashed once, for all of them.
 
     Args:
         credentials: the account.

@@ -48,11 +48,12 @@ def cut_template(made: Callable[[int, int, int], Command], signing: Signing | No
         command = made(born, flag, properties)
         command.opaque = opaque
         content: bytes | None = b""
-        forms = {b"%d" % born: b"%d", b"%d" % flag: b"%d", b'"%d"' % properties: b"%b"}
+        common = {b"%d" % born: b"%d", b"%d" % flag: b"%d"}
+        forms = {**common, b'"%d"' % properties: b"%b"}
         if signing is not None:
             signing(command)
             signed = "".join(signed_fields(command.ext_fields, command.version).values())
-            marks = {b"%d" % born: b"%d", b"%d" % flag: b"%d", b"%d" % properties: b"%b"}
+            marks = {**common, b"%d" % properties: b"%b"}
             content = _form_of(signed.encode("utf-8", "replace"), marks)
             command.ext_fields[SIGNATURE] = str(signature)
             forms[b"%d" % signature] = b"%b"
