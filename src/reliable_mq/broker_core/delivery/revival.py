@@ -7,7 +7,8 @@ then is stored in the retry topic; see `coming_back`.
 
 An acknowledgement that came before the timers handed its checkpoint over may not be durable yet,
 and they take up only what is durable. So a checkpoint waits until they have taken up all timed
-messages that the log had then.
+messages that the log had then. An acknowledgement that they take up late counts at once: its turn
+among the timed messages comes after the last one, and the clock may be behind that.
 
 While the clock is behind the timers, checkpoints from one place have one key. Their messages are
 kept apart, and an acknowledgement ends those of all of them.
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.timed_message import TimedMessage
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -37,6 +39,7 @@ from reliable_mq.wire.pop_records import (
     decode_acks,
     decode_checkpoint,
 )
+from reliable_mq.wire.properties import TAGS
 from reliable_mq.wire.record import Record
 
 log = limited_log(__name__)
@@ -47,9 +50,9 @@ class DueCheckpoint(msgspec.Struct, eq=False):
 
     `waiting` has a bit for each message that is not acknowledged and has not come back. `place` is
     the log offset of its record. `positions` are its entries of the timer log, and those of its
-    acknowledgements; none if it was found in the revive topic. `heard_end`: acknowledgements that
-    came before it have lower offsets in the topic of the timers. `former`: an earlier checkpoint
-    with the same key.
+    acknowledgements; none if it was found in the revive topic. `heard_end`: the offset at which
+    the queue of the timers' topic ended in the log when this came; acknowledgements that came
+    before have lower offsets there. `former`: an earlier checkpoint with the same key.
     """
 
     checkpoint: PopCheckpoint
@@ -89,7 +92,12 @@ class Revival:
             raise InvariantBroken("Y1: a checkpoint is kept that has no waiting message")
 
     def hear(self, heard_end: int, appended_end: int) -> None:
-        """Note how far the timers have taken up their topic, and where it ends in the log."""
+        """Note how far the timers have taken up their topic, and where it ends in the log.
+
+        Args:
+            heard_end: offset in the queue of that topic, after the last message taken up.
+            appended_end: offset in this queue, after the last message in the log, durable or not.
+        """
         self._heard_end, self._appended_end = heard_end, appended_end
 
     def take(self, record: Record, tag: str, position: int = -1) -> None:
@@ -110,6 +118,15 @@ class Revival:
             broker_events.POP_RECORD_UNREADABLE.log(
                 log, log_offset=record.commit_log_offset, error=error
             )
+
+    def take_late(self, timed: TimedMessage | None) -> None:
+        """Take acknowledgements whose time was over when the timers took them up.
+
+        They come again by `take`, which does no harm. A checkpoint waits for its turn.
+        """
+        tag = timed.properties.get(TAGS, "") if timed is not None else ""
+        if timed is not None and tag in (ACK, ACKS):
+            self.take(timed.record, tag)
 
     def _add(self, checkpoint: PopCheckpoint, place: int, position: int) -> None:
         key = checkpoint.key

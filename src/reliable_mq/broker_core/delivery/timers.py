@@ -202,8 +202,7 @@ class Timers:
             due_ms = slot_ms + self.precision_ms
         if slot_ms >= self._files.room_end_ms:
             return False
-        if timed.deleted_key:
-            magic |= DELETE
+        magic |= DELETE if timed.deleted_key else 0
         if due_ms > timed.due_ms:
             self._late_ms = max(self._late_ms, due_ms)
             self._files.late_ms = max(self._files.late_ms, due_ms)
@@ -212,6 +211,8 @@ class Timers:
         position = self._files.add_entry(entry)
         if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
+        elif timed.due_ms <= self._delivered_ms and len(self.revival):
+            self.revival.take_late(self._read(entry))
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
@@ -387,8 +388,7 @@ class Timers:
         if not files.flush_at_last():  # the next start takes these messages up again
             files.close()
             return
-        waiting = {position for bucket in self._buckets.values() for position in bucket}
-        waiting.update(self.revival.positions())
+        waiting = set(self.revival.positions()).union(*self._buckets.values())
         leave_done(
             files,
             self._store,
