@@ -97,11 +97,16 @@ def test_a_kill_before_a_new_retry_topic_is_saved_loses_nothing_that_came_back(
     assert world.bodies() == [b"0"]
 
 
+@pytest.mark.parametrize("back_ms", [None, 0, 50, 500, 1_000])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_message_does_not_come_back_while_its_acknowledgement_is_being_stored(
-    *, is_killed: bool
+    back_ms: int | None, *, is_killed: bool
 ) -> None:
-    """The disk is slow, and the checkpoint is handed over after the acknowledgement came."""
+    """The disk is slow, and the checkpoint is handed over after the acknowledgement came.
+
+    `back_ms`: how far the clock is set back before the write ends; 0: the next look at the timers
+    comes in the same millisecond.
+    """
     world = PopWorld()
     send_some(world, 2)
     messages = world.pop()
@@ -111,12 +116,48 @@ def test_a_message_does_not_come_back_while_its_acknowledgement_is_being_stored(
     world.is_writing = False
     assert world.begin(Ask.ACK_MESSAGE, ack_header(messages[0])) is None
     world.pass_time(2_000, step=20)
+    world.now_ms -= back_ms or 0
     world.is_writing = True
     world.finish_turn()
 
     assert there(world.reply_to(world.last_opaque)).code == 0
-    world.pass_time(20)
+    if back_ms is not None:
+        world.core.tick(world.now_ms)
+    world.pass_time(20 + 2 * (back_ms or 0), step=20)
     assert [record.body for record in world.records(RETRY)] == [b"1"]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "note and kill"])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_late_acknowledgement_counts_after_a_restart_before_its_turn(
+    end: str, count: int, *, is_slow: bool
+) -> None:
+    """The clock is behind the timers, and they have taken the acknowledgement up.
+
+    `is_slow`: it came before its checkpoint was handed over, and was being stored until now.
+    """
+    world = PopWorld()
+    send_some(world, count)
+    messages = world.pop()
+    world.pass_time(INVISIBLE_MS - 1_500, step=10)
+    if not is_slow:
+        world.pass_time(1_400)
+        world.state.timers.run(world.now_ms + 600)  # the clock was ahead for a moment
+    world.is_writing = False
+    world.begin(Ask.ACK_MESSAGE, ack_header(messages[0]))
+    if is_slow:
+        world.pass_time(2_000, step=20)
+        world.now_ms -= 500
+    world.is_writing = True
+    world.finish_turn()
+    world.state.timers.run(world.now_ms)
+    if end == "note and kill":
+        note_timers(world)
+    world.restart(is_killed=end != "stop")
+    world.pass_time(5_000, step=20)
+
+    assert [record.body for record in world.records(RETRY)] == [b"1"][: count - 1]
 
 
 def test_a_message_does_not_come_back_in_the_turn_of_its_acknowledgement() -> None:

@@ -7,7 +7,9 @@ then is stored in the retry topic; see `coming_back`.
 
 An acknowledgement that came before the timers handed its checkpoint over may not be durable yet,
 and they take up only what is durable. So a checkpoint waits until they have taken up all timed
-messages that the log had then.
+messages that the log had then. An acknowledgement that they take up late counts at once: its turn
+among the timed messages comes after the last one, and the clock may be behind that. See
+`take_late`.
 
 While the clock is behind the timers, checkpoints from one place have one key. Their messages are
 kept apart, and an acknowledgement ends those of all of them.
@@ -23,6 +25,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.timed_message import TimedMessage
+from reliable_mq.broker_core.store.timer_log import DEFAULT, TimerEntry
+from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -32,11 +37,13 @@ from reliable_mq.wire.pop_records import (
     AHEAD_MS,
     CHECKPOINT,
     CheckpointKey,
+    PopAcks,
     PopCheckpoint,
     bits_of,
     decode_acks,
     decode_checkpoint,
 )
+from reliable_mq.wire.properties import TAGS
 from reliable_mq.wire.record import Record
 
 log = limited_log(__name__)
@@ -47,9 +54,9 @@ class DueCheckpoint(msgspec.Struct, eq=False):
 
     `waiting` has a bit for each message that is not acknowledged and has not come back. `place` is
     the log offset of its record. `positions` are its entries of the timer log, and those of its
-    acknowledgements; none if it was found in the revive topic. `heard_end`: acknowledgements that
-    came before it have lower offsets in the topic of the timers. `former`: an earlier checkpoint
-    with the same key.
+    acknowledgements; none if it was found in the revive topic. `heard_end`: the offset at which
+    the queue of the timers' topic ended in the log when this came; acknowledgements that came
+    before have lower offsets there. `former`: an earlier checkpoint with the same key.
     """
 
     checkpoint: PopCheckpoint
@@ -88,8 +95,20 @@ class Revival:
         if not all(due.waiting for due in kept):
             raise InvariantBroken("Y1: a checkpoint is kept that has no waiting message")
 
+    def acks_in(self, record: Record, tag: str) -> PopAcks | None:
+        """Return the acknowledgements in a record for the revive topic; None: it has none."""
+        try:
+            return decode_acks(record.body, self._broker) if tag in (ACK, ACKS) else None
+        except RecordError:
+            return None  # `take` logs it
+
     def hear(self, heard_end: int, appended_end: int) -> None:
-        """Note how far the timers have taken up their topic, and where it ends in the log."""
+        """Note how far the timers have taken up their topic, and where it ends in the log.
+
+        Args:
+            heard_end: offset in the queue of that topic, after the last message taken up.
+            appended_end: offset in this queue, after the last message in the log, durable or not.
+        """
         self._heard_end, self._appended_end = heard_end, appended_end
 
     def take(self, record: Record, tag: str, position: int = -1) -> None:
@@ -167,6 +186,10 @@ class Revival:
         due = self._times[0][2]
         return due if due.heard_end <= self._heard_end else None
 
+    def places(self, key: CheckpointKey) -> list[int]:
+        """Return the entries of the timer log of the checkpoints here that have a key."""
+        return [due.positions[0] for due in _with_former(self._by_key.get(key)) if due.is_placed]
+
     @property
     def floor_ms(self) -> int | None:
         """When the first checkpoint here was handed over, or should have been; None: none here."""
@@ -177,6 +200,38 @@ class Revival:
         for newest in self._by_key.values():
             for due in _with_former(newest):
                 yield from due.positions
+
+
+def take_late(
+    revival: Revival,
+    files: TimerStore,
+    timed: TimedMessage | None,
+    entry: TimerEntry,
+    precision_ms: int,
+) -> None:
+    """Take acknowledgements whose time was over when the timers took them up.
+
+    They come again by their entry, which does no harm. They get a second entry: after a restart
+    they must not come later than the messages of their checkpoint.
+
+    Args:
+        revival: may have their checkpoint.
+        files: get the second entry.
+        timed: the record; one of a checkpoint waits for its turn.
+        entry: it gives them their turn.
+        precision_ms: duration of a slot, in milliseconds.
+    """
+    acks = revival.acks_in(timed.record, timed.properties.get(TAGS, "")) if timed else None
+    if timed is None or acks is None:
+        return
+    places = [place for each in revival.places(acks.key) if (place := files.entry(each))]
+    due_ms = max(timed.due_ms, files.read_ms + 1, *(place.due_ms for place in places))
+    position = -1
+    if due_ms < entry.due_ms:
+        slot_ms = (due_ms - 1) // precision_ms * precision_ms
+        again = entry._replace(magic=DEFAULT, slot_ms=slot_ms, due_ms=due_ms)
+        position = files.add_entry(again)
+    revival.acknowledge(acks.key, acks.offsets, position)
 
 
 def _has(due: DueCheckpoint, other: PopCheckpoint) -> bool:

@@ -21,7 +21,7 @@ from reliable_mq.broker_core.delivery.done_entries import leave_done
 from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
 from reliable_mq.broker_core.delivery.recalls import Recalls
-from reliable_mq.broker_core.delivery.revival import Revival
+from reliable_mq.broker_core.delivery.revival import Revival, take_late
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedMessage,
     message_when_due,
@@ -191,7 +191,7 @@ class Timers:
     def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> bool:
         """Put a message into its slot; return whether the wheel had room."""
         due_ms = max(timed.due_ms, self._delivered_ms + 1)
-        slot_ms, magic = self._slot_of(due_ms), DEFAULT
+        slot_ms, magic = self._slot_of(due_ms), DEFAULT | (DELETE if timed.deleted_key else 0)
         taken_ms = now_ms // self.precision_ms * self.precision_ms
         window_ms = self._roll_slots * self.precision_ms
         if slot_ms - taken_ms >= window_ms:
@@ -202,8 +202,6 @@ class Timers:
             due_ms = slot_ms + self.precision_ms
         if slot_ms >= self._files.room_end_ms:
             return False
-        if timed.deleted_key:
-            magic |= DELETE
         if due_ms > timed.due_ms:
             self._late_ms = max(self._late_ms, due_ms)
             self._files.late_ms = max(self._files.late_ms, due_ms)
@@ -212,6 +210,9 @@ class Timers:
         position = self._files.add_entry(entry)
         if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
+        elif timed.due_ms <= self._delivered_ms:
+            late = timed if isinstance(timed, TimedMessage) else self._read(entry)
+            take_late(self.revival, self._files, late, entry, self.precision_ms)
         is_loading = slot_ms == self._loaded_ms and self._chain >= 0
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
@@ -387,8 +388,7 @@ class Timers:
         if not files.flush_at_last():  # the next start takes these messages up again
             files.close()
             return
-        waiting = {position for bucket in self._buckets.values() for position in bucket}
-        waiting.update(self.revival.positions())
+        waiting = set(self.revival.positions()).union(*self._buckets.values())
         leave_done(
             files,
             self._store,
