@@ -182,6 +182,9 @@ class Life:
 
     def end(self) -> None:
         """Drop all connections, as the kernel would drop them."""
+        for connection in self._connections:  # SQLite keeps a lock while a cursor lives on
+            with suppress(Exception):
+                connection.rollback()
         self.database.close()
         for connection in self._connections:
             with suppress(Exception):
