@@ -1,5 +1,6 @@
 """Child processes of a measurement: output in a file, an end that is waited for."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from reliable_mq.testing.local_servers import free_port
 
@@ -48,6 +50,56 @@ def end_by_input(child: subprocess.Popen[str] | subprocess.Popen[bytes], seconds
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """Return the object in a line of JSON."""
+    value = json.loads(line)
+    assert isinstance(value, dict)
+    return value
+
+
+class WarmChild:
+    """A child that stays warm between rounds: it answers each line with one of JSON.
+
+    A context manager. Its errors go to a file in `directory`.
+    """
+
+    def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
+        self._name = name
+        directory.mkdir(parents=True, exist_ok=True)
+        self._errors = (directory / f"{name}.stderr").open("w")
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
+    def round(self, **options: object) -> dict[str, Any]:
+        """Run one round with these options over the ones of the command; its JSON line."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(" ".join(f"--{key} {value}" for key, value in options.items()))
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise ChildError(f"{self._name} ended; its errors are in {self._errors.name}")
+        return json_object(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_by_input(self._child, 20)
+        self._errors.close()
 
 
 class LoggedProcess:

@@ -4,15 +4,14 @@ The programs print one JSON object a line and write position files (`positions.p
 `user.home` of every JVM go to the directory of the run.
 """
 
-import json
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from bench.child_process import ChildError, LoggedProcess, end_by_input
+from bench.child_process import ChildError, LoggedProcess, WarmChild, json_object
 from bench.positions import read_positions
 
 JAVA_DIRECTORY = Path(__file__).parent / "java"
@@ -148,7 +147,7 @@ def run_program(
             ) from late
     if reply.returncode or not reply.stdout.strip():
         raise ChildError(f"{name}: exit code {reply.returncode}:\n{log.read_text()[-2000:]}")
-    return _json_object(reply.stdout.strip().splitlines()[-1])
+    return json_object(reply.stdout.strip().splitlines()[-1])
 
 
 def _progress(options: Mapping[str, object]) -> str:
@@ -167,47 +166,8 @@ def start_sender(directory: Path, **options: object) -> LoggedProcess:
     return LoggedProcess(words, directory / "Sender.log")
 
 
-class WarmProgram:
-    """The JVM of a `Sender` or `PushConsumer` that stays warm between rounds. A context manager."""
+class WarmProgram(WarmChild):
+    """The JVM of a `Sender` or `PushConsumer` that stays warm between rounds."""
 
     def __init__(self, name: str, directory: Path, **options: object) -> None:
-        self._name = name
-        directory.mkdir(parents=True, exist_ok=True)
-        self._errors = (directory / f"{name}.stderr").open("w")
-        self._child = subprocess.Popen(
-            _program(name, directory, {**options, "rounds": "stdin"}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        """The JVM's process id."""
-        return self._child.pid
-
-    def round(self, **options: object) -> dict[str, Any]:
-        """Run one round with these options over the ones of the constructor; its JSON line."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write(" ".join(f"--{key} {value}" for key, value in options.items()))
-        self._child.stdin.write("\n")
-        self._child.stdin.flush()
-        line = self._child.stdout.readline()
-        if not line:
-            raise ChildError(f"{self._name} ended; its errors are in {self._errors.name}")
-        return _json_object(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        end_by_input(self._child, 20)
-        self._errors.close()
-
-
-def _json_object(line: str) -> dict[str, Any]:
-    value = json.loads(line)
-    assert isinstance(value, dict)
-    return value
+        super().__init__(name, directory, _program(name, directory, {**options, "rounds": "stdin"}))

@@ -9,7 +9,6 @@ another. It answers with a line of JSON.
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from bench.child_process import end_by_input
+from bench.child_process import WarmChild
 from bench.send_cost import BODY, TOPIC
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import Credentials
@@ -25,43 +24,15 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message
 
 
-class PythonSender:
+class PythonSender(WarmChild):
     """The process. It signs if it gets an account."""
 
     def __init__(
         self, directory: Path, name_servers: str, account: tuple[str, str] | None = None
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._errors = (directory / "python_sender.stderr").open("w")
         keys = [] if account is None else ["--access-key", account[0], "--secret-key", account[1]]
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "bench.python_sender", "--namesrv", name_servers, *keys],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
-
-    def round(self, *, threads: int, seconds: float) -> dict[str, Any]:
-        """Send from so many tasks for so long; return what was sent."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write(f"--threads {threads} --seconds {seconds}\n")
-        self._child.stdin.flush()
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the sender ended; its errors are in {self._errors.name}")
-        seen: dict[str, Any] = json.loads(line)
-        return seen
-
-    def __exit__(self, *_: object) -> None:
-        end_by_input(self._child, 20)
-        self._errors.close()
+        words = [sys.executable, "-m", "bench.python_sender", "--namesrv", name_servers, *keys]
+        super().__init__("python_sender", directory, words)
 
 
 async def _send(client: AsyncClient, tasks: int, seconds: float) -> dict[str, Any]:
