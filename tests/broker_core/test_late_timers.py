@@ -87,3 +87,25 @@ def test_slaves_are_told_of_no_progress_until_such_a_message_has_come(world: Wor
 
     assert delivered(world) == [b"first", b"gone", b"stays"]
     assert timers.checkpoint(world.now_ms).queue_offset == 3
+
+
+@pytest.mark.parametrize("slots", [2, 6, 8])
+@pytest.mark.parametrize("recalled_ms", [3_500, 5_500, 8_500])
+def test_a_recall_finds_a_message_that_was_on_its_way_round_the_wheel(
+    slots: int, recalled_ms: int
+) -> None:
+    """A broker is away while the message should enter the wheel again, and when it is due."""
+    window = {"timerRollWindowSlot": str(slots)}
+    world = WorldAt(MemoryDisk(), START_MS, **window)
+    world.create_topic()
+    answer = send(world, b"gone", TIMER_DELIVER_MS=START_MS + 9_500)
+    send(world, b"stays", TIMER_DELIVER_MS=START_MS + 9_500)
+    world.pass_time(recalled_ms, step=20)
+    assert recall(world, answer.ext_fields["recallHandle"]).code == 0
+    world.pass_time(100, step=20)
+    checkpoint(world)
+    world = WorldAt(world.disk, world.now_ms + 20_000, **window)
+
+    world.pass_time(20_000, step=20)
+
+    assert delivered(world) == [b"stays"]
