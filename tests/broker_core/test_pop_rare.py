@@ -1,8 +1,10 @@
 """Popped messages in rare states of the timers: none comes back after its acknowledgement."""
 
+import json
+
 import pytest
-from tests.broker_core.broker_world import TOPIC, send_header
-from tests.broker_core.pop_world import RETRY, PopWorld
+from tests.broker_core.broker_world import GROUP, TOPIC, send_header
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
 from tests.broker_core.test_pop_restarts import note_timers, send_some
 
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -60,3 +62,45 @@ def test_a_slave_does_not_deliver_what_is_popped_and_on_its_way_round_the_wheel(
     world.state.timers.take_back(1_000, world.now_ms + 60_000, world.now_ms)
     world.pass_time(20_000)
     assert back(world) == [b"0"]
+
+
+def batch_of(*messages: Taken) -> bytes:
+    """Return a request's body that acknowledges messages, each by its own handle."""
+    acks = [
+        {
+            "c": GROUP,
+            "t": TOPIC,
+            "r": each.handle.kind,
+            "so": each.handle.start_offset,
+            "q": each.handle.queue_id,
+            "rq": each.handle.revive_queue,
+            "pt": each.handle.popped_ms,
+            "it": each.handle.invisible_ms,
+            "b": "AQ==",
+        }
+        for each in messages
+    ]
+    return json.dumps({"brokerName": "b", "acks": acks}).encode()
+
+
+@pytest.mark.parametrize("times_ms", [(10_000, 20_000), (20_000, 10_000), (10_000, 10_100)])
+def test_acknowledgements_of_one_key_and_two_times_count_each_at_its_time(
+    times_ms: tuple[int, int],
+) -> None:
+    """While the clock is behind the timers, two pops from one place have the same time."""
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS)
+    world.now_ms -= 6 * INVISIBLE_MS
+    world.send(b"0")
+    (one,) = world.pop(maxMsgNums=1, queueId=0, invisibleTime=times_ms[0])
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    (other,) = world.pop(maxMsgNums=1, queueId=0, invisibleTime=times_ms[1])
+    assert one.handle.popped_ms == other.handle.popped_ms
+
+    assert world.ask(Ask.BATCH_ACK_MESSAGE, {}, batch_of(one, other)).code == 0
+    world.pass_time(12 * INVISIBLE_MS)
+
+    assert back(world)[1:] == []
