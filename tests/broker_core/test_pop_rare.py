@@ -104,3 +104,34 @@ def test_acknowledgements_of_one_key_and_two_times_count_each_at_its_time(
     world.pass_time(12 * INVISIBLE_MS)
 
     assert back(world)[1:] == []
+
+
+@pytest.mark.parametrize("is_first_of_two", [False, True])
+def test_a_late_checkpoint_brings_nothing_back_that_another_one_of_its_key_has(
+    *, is_first_of_two: bool
+) -> None:
+    """The second one is stored late, and a kill comes before its second counts as delivered."""
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS + 900)
+    popped_ms = world.now_ms
+    world.now_ms -= 6 * INVISIBLE_MS
+    send_some(world, 2)
+    world.pop(maxMsgNums=1 + is_first_of_two, queueId=0)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.is_writing = False
+    world.begin(Ask.POP_MESSAGE, world.pop_header(maxMsgNums=1, queueId=0))
+    world.now_ms = popped_ms + INVISIBLE_MS - 1_100
+    world.pass_time(300, step=20)
+    world.is_writing = True
+    world.finish_turn()
+    world.pass_time(860, step=20)
+    came = [b"0", b"1"][: 1 + is_first_of_two]
+    assert back(world)[1:] == came
+    note_timers(world)
+    world.restart(is_killed=True)
+    world.pass_time(10_000, step=20)
+
+    assert back(world)[1:] == came
