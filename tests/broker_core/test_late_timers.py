@@ -3,10 +3,14 @@
 The clock was set back. The timers go on behind what they have delivered, until they start again.
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from tests.broker_core.broker_world import START_MS
 from tests.broker_core.test_timers import WorldAt, delivered, recall, send
 
+from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -87,3 +91,45 @@ def test_slaves_are_told_of_no_progress_until_such_a_message_has_come(world: Wor
 
     assert delivered(world) == [b"first", b"gone", b"stays"]
     assert timers.checkpoint(world.now_ms).queue_offset == 3
+
+
+@pytest.mark.parametrize("slots", [2, 6, 8])
+@pytest.mark.parametrize("recalled_ms", [3_500, 5_500, 8_500])
+def test_a_recall_finds_a_message_that_was_on_its_way_round_the_wheel(
+    slots: int, recalled_ms: int
+) -> None:
+    """A broker is away while the message should enter the wheel again, and when it is due."""
+    window = {"timerRollWindowSlot": str(slots)}
+    world = WorldAt(MemoryDisk(), START_MS, **window)
+    world.create_topic()
+    answer = send(world, b"gone", TIMER_DELIVER_MS=START_MS + 9_500)
+    send(world, b"stays", TIMER_DELIVER_MS=START_MS + 9_500)
+    world.pass_time(recalled_ms, step=20)
+    assert recall(world, answer.ext_fields["recallHandle"]).code == 0
+    world.pass_time(100, step=20)
+    checkpoint(world)
+    world = WorldAt(world.disk, world.now_ms + 20_000, **window)
+
+    world.pass_time(20_000, step=20)
+
+    assert delivered(world) == [b"stays"]
+
+
+def test_a_recall_does_not_keep_a_full_wheel_for_ever() -> None:
+    """The timers have two weeks to deliver, and a late message waits in the last free slot."""
+    read: list[int] = []
+    files: Any = SimpleNamespace(read_ms=0, free_ms=9_000, late_ms=9_001, delivered_end=0)
+    files.advance = lambda read_ms, _end: read.append(read_ms)
+    revival: Any = SimpleNamespace(floor_ms=2_000)
+    recalls: Any = SimpleNamespace(first_ms=1_000)
+    slots = EndedSlots(files, revival, recalls, 1_000)
+    slots.end(8_000, 10)
+    slots.end(9_000, 20)
+    slots.stored(20)
+    assert read == []
+    revival.floor_ms = None
+
+    slots.end(9_000, 20)
+    slots.stored(20)
+
+    assert read == [9_000]

@@ -268,3 +268,30 @@ def test_a_master_with_late_messages_says_nothing() -> None:
     timers.take(told(52_000, 5), OwnLog(3_000, 51_000, 5))
     timers.take(told(53_000, 5), OwnLog(4_000, 52_000, 5))
     assert (timers.known.done_before, timers.known.done_ms) == (5, 53_000)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_former_master_does_not_count_what_waits_in_a_later_slot(*, is_killed: bool) -> None:
+    """The clock was ahead for a while, so the message got a slot behind what was delivered."""
+    master = a_master()
+    master.send(b"first", TIMER_DELAY_MS="100")
+    master.pass_time(200)
+    master.now_ms += 18_700
+    master.pass_time(20)
+    master.now_ms = START_MS + 500
+    master.send(b"waits", TIMER_DELIVER_MS=str(START_MS + 2_000))
+    master.pass_time(3_000)
+    assert bodies(master) == [b"first"]
+    work = master.core.begin_timer_checkpoint(master.now_ms)
+    assert work is not None
+    work()
+    if not is_killed:
+        master.stop()
+
+    files = TimerStore(master.disk, file_size=4_096, precision_ms=1_000, is_sync_flush=True)
+    timers = FollowedTimers(files, 1_000)
+
+    known = timers.progress()
+    assert known.counter > 0
+    claims_nothing = TimerCheckpoint(counter=known.counter)  # all deliveries are behind 0
+    assert known == timers.told() == claims_nothing

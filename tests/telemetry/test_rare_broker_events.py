@@ -80,7 +80,7 @@ def test_timer_entry_missing(caplog: pytest.LogCaptureFixture) -> None:
 def test_timed_message_dropped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "reliable_mq.broker_core.delivery.timers"
+    module = "reliable_mq.broker_core.delivery.timed_message"
     due = SimpleNamespace(properties=encode_properties({"UNIQ_KEY": "A" * 32, "KEYS": "o1"}))
     monkeypatch.setattr(f"{module}.message_when_due", lambda *_, **__: due)
     timers: Any = Timers.__new__(Timers)
@@ -88,7 +88,7 @@ def test_timed_message_dropped(
     timers._files = SimpleNamespace(entry=lambda _position: entry, is_done=lambda *_: False)
     record = SimpleNamespace(queue_offset=0)
     timers._read = lambda _entry: SimpleNamespace(
-        own_keys=(), out_ms=1, due_ms=2, topic="t", record=record
+        own_keys=(), out_ms=1, due_ms=2, topic="t", record=record, place=9
     )
     timers._store = SimpleNamespace(append=raises(MessageRefused("too long")))
     timers._used_ms = 0

@@ -130,7 +130,8 @@ def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) 
     """Store one message again, unless it is gone or was back before a crash; return its size."""
     key = due.checkpoint.key
     state.popped.ended(key, due.checkpoint.revive_ms, 1)
-    if state.timers.ended.has_come_back(due.place, index):
+    names = due.names_of(index)
+    if any(state.timers.ended.has_come_back(*name) for name in names):
         return 0
     queue = state.store.queue(key.topic, key.queue_id)
     offset = due.checkpoint.offsets[index]
@@ -146,7 +147,8 @@ def _bring_one(state: BrokerState, due: DueCheckpoint, index: int, now_ms: int) 
     if not is_retry_topic(name):
         name = pop_retry_topic(name, key.group, is_v2=state.config.pop_retry_v2)
     topic = ensure_pop_retry_topic(state, name, now_ms)
-    message = _again(state, record, topic.topic_name, key.popped_ms, f"{due.place} {index}")
+    place, number = names[-1]
+    message = _again(state, record, topic.topic_name, key.popped_ms, f"{place} {number}")
     if len(message.properties) + _HANDLE_SIZE + len(key.broker.encode()) > PROPERTIES_SIZE_MAX:
         message.topic = ensure_dead_letter_topic(state, key.group, now_ms).topic_name
         reason = f"no room for its handle beside its properties; it is in {message.topic} now"

@@ -80,6 +80,8 @@ class EndedSlots:
         # Some of these deliveries may belong to the current slot, which is not over.
         begin, self._begin = self._begin, -1
         if read_ms <= self._last_ms:
+            if self._waiting and delivered_ms >= self._files.free_ms:
+                self.count(log_end)
             return None
         if read_ms <= self._known_until_ms:
             # deliveries found at the start may belong to the current slot, too
@@ -110,7 +112,9 @@ class EndedSlots:
         """Return the begin of the first slot that must not count yet; None: all may count."""
         floors = [] if self._revival.floor_ms is None else [self._revival.floor_ms - 1]
         first_ms = self._recalls.first_ms
-        if first_ms is not None and self._delivered_ms < self._files.late_ms:
+        # When the wheel is full, nothing more is delivered until a slot counts.
+        late_ms = min(self._files.late_ms, self._files.free_ms)
+        if first_ms is not None and self._delivered_ms < late_ms:
             floors.append(first_ms)
         return min(floors) // self._precision_ms * self._precision_ms if floors else None
 

@@ -124,6 +124,9 @@ class FollowedTimers:
         if not noted.queue_offset:
             return noted
         # Files of a time as a master: see `TimerStore`.
+        if noted.late_ms > noted.read_ms:  # a message may wait in a later slot than its own
+            done = {"done_before": noted.done_before, "done_ms": noted.done_ms}
+            return TimerCheckpoint(counter=noted.counter, **done)
         taken_up = min(noted.queue_offset, noted.master_queue_offset)
         return msgspec.structs.replace(noted, done_before=taken_up, done_ms=noted.read_ms)
 

@@ -28,6 +28,8 @@ PATH = "config/popProgress.json"
 _ACKED_MAX = 10_000
 RETRY_EVERY = 5  # Apache's popFromRetryProbability is 20 percent
 _Queues = dict[tuple[str, str], dict[int, int]]  # by (topic, group) and queue
+AckedTime = tuple[CheckpointKey, int]
+"""A checkpoint, and when its messages come back. Two of different times may have one key."""
 
 
 class PoppedPlace(NamedTuple):
@@ -64,7 +66,6 @@ class PopTurn(msgspec.Struct):
 class TurnAcks(NamedTuple):
     """Acknowledgements of one checkpoint that came in one turn."""
 
-    revive_ms: int
     revive_queue: int
     offsets: dict[int, None]  # each once, also if it is acknowledged again and again
 
@@ -97,7 +98,7 @@ class Popped:
         self.uncommitted: deque[PoppedPlace] = deque()
         self._next: _Queues = {}
         self.in_flight: _Queues = {}
-        self.acks: dict[CheckpointKey, TurnAcks] = {}  # of this turn
+        self.acks: dict[AckedTime, TurnAcks] = {}  # of this turn
         self.replies: list[tuple[int, bytes]] = []  # they leave when these are stored
         self.acks_ms = 0
         self.counted_from_ms = 0
@@ -247,9 +248,9 @@ class Popped:
             acked = self._acked[key] = set()
             if len(self._acked) > _ACKED_MAX:
                 del self._acked[next(iter(self._acked))]
-        acks = self.acks.get(key)
+        acks = self.acks.get((key, revive_ms))
         if acks is None:
-            acks = self.acks[key] = TurnAcks(revive_ms, revive_queue, {})
+            acks = self.acks[key, revive_ms] = TurnAcks(revive_queue, {})
         known = len(acked)
         for offset in offsets:
             acked.add(offset)

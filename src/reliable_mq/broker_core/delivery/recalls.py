@@ -9,6 +9,8 @@ Source: Apache RocketMQ `TimerMessageStore`.
 
 from reliable_mq.broker_core.delivery.timed_message import TimedMessage
 from reliable_mq.broker_core.delivery.topic_counts import TopicCounts
+from reliable_mq.broker_core.delivery.written_notes import WrittenNote
+from reliable_mq.broker_core.store.timer_log import DELETE, ROLL, TimerEntry
 
 
 class Recalls:
@@ -25,9 +27,16 @@ class Recalls:
         # By slot: the key, and the topic of the message ("" once the message was found).
         self._by_slot: dict[int, dict[str, str]] = {}
 
-    def add(self, out_ms: int, topic: str, key: str) -> None:
-        """Note a recall of the message with this key."""
-        self._by_slot.setdefault(out_ms, {})[self._place(topic, key)] = topic
+    def add(self, entry: TimerEntry, timed: TimedMessage | WrittenNote) -> None:
+        """Note a message of a loaded slot, if it is a recall that does not enter the wheel again.
+
+        Args:
+            entry: it, in the timer log.
+            timed: the message.
+        """
+        if entry.magic & DELETE and not entry.magic & ROLL:
+            recalls = self._by_slot.setdefault(timed.out_ms, {})
+            recalls[self._place(timed.topic, timed.deleted_key)] = timed.topic
 
     def _place(self, topic: str, key: str) -> str:
         return f"{topic}\0{key}" if self._is_within_topic else key

@@ -12,7 +12,9 @@ among the timed messages comes after the last one, and the clock may be behind t
 `take_late`.
 
 While the clock is behind the timers, checkpoints from one place have one key. Their messages are
-kept apart, and an acknowledgement ends those of all of them.
+kept apart, and an acknowledgement ends those of all of them. A checkpoint whose messages another
+one has is not kept. The other one remembers its place: of both, the log names the one that the
+timers handed over last, because a restart may hand only that one over again.
 
 Until its messages are stored, the timers do not count a checkpoint as delivered: after a crash they
 hand it over again. Messages that had come back already are found in the log.
@@ -56,7 +58,8 @@ class DueCheckpoint(msgspec.Struct, eq=False):
     the log offset of its record. `positions` are its entries of the timer log, and those of its
     acknowledgements; none if it was found in the revive topic. `heard_end`: the offset at which
     the queue of the timers' topic ended in the log when this came; acknowledgements that came
-    before have lower offsets there. `former`: an earlier checkpoint with the same key.
+    before have lower offsets there. `former`: an earlier checkpoint with the same key. `twins` are
+    the places and the messages of checkpoints with this key that this one stands for.
     """
 
     checkpoint: PopCheckpoint
@@ -66,6 +69,15 @@ class DueCheckpoint(msgspec.Struct, eq=False):
     is_placed: bool
     heard_end: int
     former: "DueCheckpoint | None" = None
+    twins: list[tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=list)
+
+    def names_of(self, index: int) -> list[tuple[int, int]]:
+        """Return the places of the checkpoints that have a message, with its number there."""
+        offset = self.checkpoint.offsets[index]
+        found = [
+            (place, offsets.index(offset)) for place, offsets in self.twins if offset in offsets
+        ]
+        return [(self.place, index), *found]
 
 
 class Revival:
@@ -134,8 +146,13 @@ class Revival:
         key = checkpoint.key
         waiting = (1 << len(checkpoint.offsets)) - 1 & ~checkpoint.bits
         former = self._by_key.get(key)
-        if not waiting or any(_has(due, checkpoint) for due in _with_former(former)):
+        if not waiting:
             return
+        for due in _with_former(former):
+            if set(checkpoint.offsets) <= set(due.checkpoint.offsets):
+                if checkpoint.revive_ms <= due.checkpoint.revive_ms and place != due.place:
+                    due.twins.append((place, checkpoint.offsets))
+                return
         is_placed = position >= 0
         positions, heard_end = [position] if is_placed else [], self._appended_end
         due = DueCheckpoint(checkpoint, waiting, place, positions, is_placed, heard_end, former)
@@ -232,11 +249,6 @@ def take_late(
         again = entry._replace(magic=DEFAULT, slot_ms=slot_ms, due_ms=due_ms)
         position = files.add_entry(again)
     revival.acknowledge(acks.key, acks.offsets, position)
-
-
-def _has(due: DueCheckpoint, other: PopCheckpoint) -> bool:
-    """Whether a checkpoint has all messages of another one with its key, or is the same."""
-    return set(other.offsets) <= set(due.checkpoint.offsets)
 
 
 def _with_former(newest: DueCheckpoint | None) -> Iterator[DueCheckpoint]:

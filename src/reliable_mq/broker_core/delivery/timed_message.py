@@ -1,6 +1,6 @@
 """Timed messages: their properties, their due time, and the record that is stored at that time.
 
-Receives stored records. Returns due times, and messages to store then. Keeps no state. A message is
+Receives stored records. Returns due times, and stores messages then. Keeps no state. A message is
 due in the slot after TIMER_OUT_MS: at the earliest one millisecond after TIMER_OUT_MS, at the
 latest when the next slot begins. Apache's broker delivers it when the next slot begins.
 Source: Apache RocketMQ `TimerMessageStore`.
@@ -15,6 +15,9 @@ from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import MessageRefused
+from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.properties import (
     POP_CK_OFFSET,
     REAL_QUEUE_ID,
@@ -28,9 +31,12 @@ from reliable_mq.wire.properties import (
     TIMER_ROLLS,
     TIMER_TAKEN_MS,
     UNIQ_KEY,
+    decode_properties,
     encode_properties,
 )
 from reliable_mq.wire.record import Record, decode_record
+
+log = limited_log(__name__)
 
 _RECORDS_AT_ONCE = 2_000
 _DIGITS_MAX = 18  # so that the number fits into a Java long
@@ -83,7 +89,7 @@ class TimedMessage(NamedTuple):
     def identity(self, *, is_roll: bool) -> TimedIdentity:
         """Return the identity of its delivery, or of its next round in the wheel."""
         rolls = _number(self.properties, TIMER_ROLLS)
-        key = self.properties.get(UNIQ_KEY, "")
+        key = _key_of(self.properties)
         return TimedIdentity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
 
 
@@ -135,6 +141,31 @@ def _wanted_ms(properties: Mapping[str, str], stored_ms: int) -> int:
     return int(properties[TIMER_DELIVER_MS])
 
 
+def slot_of_round(
+    slot_ms: int, taken_ms: int, free_end_ms: int, roll_slots: int, precision_ms: int
+) -> int:
+    """Return the slot after which a message enters the wheel again, on the way to its own.
+
+    Args:
+        slot_ms: its own slot.
+        taken_ms: when it enters the wheel.
+        free_end_ms: no slot at this time or later is free: the timers are far behind.
+        roll_slots: after so many slots it enters the wheel again.
+        precision_ms: duration of a slot, in milliseconds.
+    """
+    beyond = (slot_ms - taken_ms) // precision_ms - roll_slots
+    if beyond >= 0:
+        slots = roll_slots // 2 if beyond < roll_slots // 3 else roll_slots
+        slot_ms = taken_ms + slots * precision_ms
+    return min(slot_ms, free_end_ms - precision_ms)
+
+
+def _key_of(properties: Mapping[str, str]) -> str:
+    """Return the key of a message; a recall has that of its message, and its own is another."""
+    unique_key, deleted_key = properties.get(UNIQ_KEY, ""), properties.get(TIMER_DELETED_KEY)
+    return unique_key if deleted_key is None else f"{unique_key} takes {deleted_key} back"
+
+
 def _number(properties: Mapping[str, str], name: str) -> int:
     text = properties.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
@@ -174,6 +205,22 @@ def message_when_due(
     )
 
 
+def store_when_due(
+    store: MessageStore, timed: TimedMessage, taken_ms: int, now_ms: int, *, is_roll: bool
+) -> None:
+    """Store a message at its due time, or for its next round; see `message_when_due`.
+
+    Raises:
+        StoreError: no room for the log's next file.
+    """
+    message = message_when_due(timed, taken_ms, now_ms, is_roll=is_roll)
+    try:
+        store.append(message, now_ms)
+    except MessageRefused as error:
+        facts = facts_in(decode_properties(message.properties))
+        broker_events.TIMED_MESSAGE_DROPPED.log(log, **facts, log_offset=timed.place, error=error)
+
+
 def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[TimedIdentity], int]:
     """Return the deliveries of the timers from a log offset on, and the time of the last one.
 
@@ -211,7 +258,7 @@ def search_deliveries(
         if TIMER_DELIVERED_MS not in properties:
             continue
         rolls = _number(properties, TIMER_ROLLS)
-        key, out_ms = properties.get(UNIQ_KEY, ""), _number(properties, TIMER_OUT_MS)
+        key, out_ms = _key_of(properties), _number(properties, TIMER_OUT_MS)
         if record.topic == TIMER_TOPIC:
             topic, queue_id = properties.get(REAL_TOPIC, ""), _number(properties, REAL_QUEUE_ID)
             found[TimedIdentity(topic, queue_id, key, out_ms, rolls - 1, is_roll=True)] += 1

@@ -24,8 +24,9 @@ from reliable_mq.broker_core.delivery.recalls import Recalls
 from reliable_mq.broker_core.delivery.revival import Revival, take_late
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedMessage,
-    message_when_due,
     read_timed,
+    slot_of_round,
+    store_when_due,
 )
 from reliable_mq.broker_core.delivery.topic_counts import OF_TIMERS, TopicCounts
 from reliable_mq.broker_core.delivery.written_notes import WrittenNote, WrittenNotes
@@ -37,12 +38,11 @@ from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
-from reliable_mq.errors import InvariantBroken, MessageRefused, StoreError
+from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
-from reliable_mq.telemetry.message_facts import facts_in
 from reliable_mq.wire.java_hash import topic_hash
-from reliable_mq.wire.properties import TAGS, decode_properties
+from reliable_mq.wire.properties import TAGS
 
 log = limited_log(__name__)
 
@@ -50,6 +50,7 @@ log = limited_log(__name__)
 _MESSAGES_MAX = 1_000
 _ENTRIES_MAX = 5_000
 _SIZE_MAX = 8 * 1024 * 1024
+_SOON_MS = 60_000  # a record is stored and taken up in a shorter time
 
 
 class Timers:
@@ -163,21 +164,17 @@ class Timers:
         """
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
-        has_room = True
         for _ in range(min(_MESSAGES_MAX, queue.end - files.queue_offset)):
             timed = self.written.take(files.queue_offset) or self._read_new(queue)
             if timed is None or files.is_done(files.queue_offset, timed.due_ms, timed.topic):
                 pass  # damaged, and already logged; or another broker has delivered it
-            elif not self._put(timed, now_ms):
-                has_room = False  # until some messages are delivered
-                self.written.forget()
-                break
+            else:
+                self._put(timed, now_ms)
             files.queue_offset += 1
         files.flush()
-        is_caught_up = files.queue_offset >= queue.end or not has_room
+        is_caught_up = files.queue_offset >= queue.end
         self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
-        heard_end = queue.end if is_caught_up else files.queue_offset
-        self.revival.hear(heard_end, self._store.appender.lane(TIMER_TOPIC, 0).next)
+        self.revival.hear(files.queue_offset, self._store.appender.lane(TIMER_TOPIC, 0).next)
 
     def _read_new(self, queue: ConsumeQueue) -> TimedMessage | None:
         """Return the next message to take up; None: it is damaged, or no timed message."""
@@ -188,37 +185,48 @@ class Timers:
             broker_events.TIMED_MESSAGE_UNREADABLE.log(log, queue_offset=offset, topic=TIMER_TOPIC)
         return timed
 
-    def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> bool:
-        """Put a message into its slot; return whether the wheel had room."""
-        due_ms = max(timed.due_ms, self._delivered_ms + 1)
+    def _put(self, timed: TimedMessage | WrittenNote, now_ms: int) -> None:
+        """Put a message into its slot, or into one after which it enters the wheel again."""
+        due_ms, precision_ms = max(timed.due_ms, self._delivered_ms + 1), self.precision_ms
         slot_ms, magic = self._slot_of(due_ms), DEFAULT | (DELETE if timed.deleted_key else 0)
-        taken_ms = now_ms // self.precision_ms * self.precision_ms
-        window_ms = self._roll_slots * self.precision_ms
-        if slot_ms - taken_ms >= window_ms:
+        taken_ms, free_end_ms = now_ms // precision_ms * precision_ms, self._files.room_end_ms
+        if slot_ms - taken_ms >= self._roll_slots * precision_ms or slot_ms >= free_end_ms:
             magic |= ROLL
-            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self.precision_ms
-            slots = self._roll_slots // 2 if is_short else self._roll_slots
-            slot_ms = taken_ms + slots * self.precision_ms
-            due_ms = slot_ms + self.precision_ms
-        if slot_ms >= self._files.room_end_ms:
-            return False
+            slot_ms = slot_of_round(slot_ms, taken_ms, free_end_ms, self._roll_slots, precision_ms)
+            due_ms = slot_ms + precision_ms
         if due_ms > timed.due_ms:
             self._late_ms = max(self._late_ms, due_ms)
             self._files.late_ms = max(self._files.late_ms, due_ms)
         topic, place, size = timed.topic, timed.place, timed.size
         entry = TimerEntry(-1, magic, taken_ms, slot_ms, place, size, topic_hash(topic), due_ms)
-        position = self._files.add_entry(entry)
+        self._add(entry, timed)
         if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
         elif timed.due_ms <= self._delivered_ms:
             late = timed if isinstance(timed, TimedMessage) else self._read(entry)
-            take_late(self.revival, self._files, late, entry, self.precision_ms)
-        is_loading = slot_ms == self._loaded_ms and self._chain >= 0
-        if slot_ms < self._loaded_ms or is_loading:
-            self._wait(position, due_ms)
-            if magic & DELETE and not magic & ROLL:
-                self._recalls.add(timed.out_ms, timed.topic, timed.deleted_key)
+            take_late(self.revival, self._files, late, entry, precision_ms)
+
+    def _put_soon(self, timed: TimedMessage, entry: TimerEntry, now_ms: int) -> bool:
+        """Put a message at the end of its round into its own slot, if that comes soon.
+
+        Another round would be a record that is taken up later. What recalls or acknowledges the
+        message may be in its slot already, and must not come before it.
+        """
+        due_ms = max(timed.due_ms, self._due[0] + 1)
+        slot_ms, soon_ms = self._slot_of(due_ms), self._roll_slots // 2 * self.precision_ms
+        if due_ms - now_ms > min(_SOON_MS, soon_ms) or slot_ms >= self._files.room_end_ms:
+            return False
+        magic = entry.magic & ~ROLL
+        self._add(entry._replace(magic=magic, slot_ms=slot_ms, due_ms=due_ms), timed)
+        self._files.flush_at_last()
         return True
+
+    def _add(self, entry: TimerEntry, timed: TimedMessage | WrittenNote) -> None:
+        """Add an entry to its slot, and to its bucket if the slot is loaded."""
+        position, slot_ms = self._files.add_entry(entry), entry.slot_ms
+        if slot_ms < self._loaded_ms or (slot_ms == self._loaded_ms and self._chain >= 0):
+            self._wait(position, entry.due_ms)
+            self._recalls.add(entry, timed)
 
     def _wait(self, position: int, due_ms: int) -> None:
         if due_ms not in self._buckets:
@@ -255,8 +263,7 @@ class Timers:
             timed = self._read(entry)
             if timed is None:
                 return
-            if entry.magic & DELETE and not entry.magic & ROLL:
-                self._recalls.add(timed.out_ms, timed.topic, timed.deleted_key)
+            self._recalls.add(entry, timed)
             if not entry.due_ms:
                 due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
                 entry = entry._replace(due_ms=due_ms)
@@ -274,10 +281,12 @@ class Timers:
 
     def _deliver(self, now_ms: int) -> int:
         """Store the due messages; return how many messages were due."""
-        limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms)
+        limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms, self._files.free_ms)
         self.ended.begin(self._store.log.end)
         count = size = 0
         while self._due and self._due[0] <= limit_ms:
+            if not self._files.flush_at_last():  # see `_put_soon`
+                return count
             due_ms = self._due[0]
             positions = sorted(self._buckets[due_ms])
             for index, position in enumerate(positions):
@@ -310,18 +319,14 @@ class Timers:
             return entry.size
         if not is_roll and self._recalls.takes_back(timed, is_recall=is_deletion):
             return entry.size
-        if self._files.is_done(timed.record.queue_offset, timed.due_ms):
+        if self._files.is_done(timed.record.queue_offset, timed.due_ms, timed.topic):
             pass  # a slave has delivered it
         elif not (
             self.ended.knows_any and self.ended.was_delivered(timed.identity(is_roll=is_roll))
         ):
-            message = message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll)
-            try:
-                self._store.append(message, now_ms)
-            except MessageRefused as error:
-                facts = facts_in(decode_properties(message.properties))
-                where = entry.commit_log_offset
-                broker_events.TIMED_MESSAGE_DROPPED.log(log, **facts, log_offset=where, error=error)
+            if is_roll and self._put_soon(timed, entry, now_ms):
+                return entry.size
+            store_when_due(self._store, timed, entry.taken_ms, now_ms, is_roll=is_roll)
         if not is_popped:
             self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
@@ -365,9 +370,8 @@ class Timers:
 
         The job may run in another thread, between two writes of batches.
         """
-        if not self._files.needs_checkpoint(self._store, self._used_ms):
-            return None
-        return self._files.begin_checkpoint(self._store, now_ms)
+        is_needed = self._files.needs_checkpoint(self._store, self._used_ms)
+        return self._files.begin_checkpoint(self._store, now_ms) if is_needed else None
 
     def take_back(self, done_before: int, done_ms: int, now_ms: int) -> None:
         """Note what a slave has delivered while this master was away, before the first delivery."""
@@ -375,11 +379,7 @@ class Timers:
             self._files.begin_checkpoint(self._store, now_ms)()
 
     def close(self) -> None:
-        """Save all progress and close the files. All batches must be durable.
-
-        Delivered messages are removed from an unfinished slot, because Apache's broker would
-        deliver the whole slot.
-        """
+        """Save all progress and close the files. All batches must be durable."""
         files = self._files
         if not files.is_open:
             self.followed.save()

@@ -43,7 +43,3 @@ class WrittenNotes:
         while notes and notes[0].queue_offset < queue_offset:
             notes.popleft()
         return notes.popleft() if notes and notes[0].queue_offset == queue_offset else None
-
-    def forget(self) -> None:
-        """Forget all notes: the timers have no room for the next one."""
-        self._notes.clear()

@@ -14,7 +14,7 @@ import msgspec
 
 from reliable_mq.broker_core.delivery.pop_orders import ILLEGAL
 from reliable_mq.broker_core.delivery.pop_orders import PATH as ORDERS_PATH
-from reliable_mq.broker_core.delivery.popped import TurnAcks
+from reliable_mq.broker_core.delivery.popped import AckedTime, TurnAcks
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop import REVIVE_QUEUES
 from reliable_mq.broker_core.requests.pop_checks import known_queue
@@ -263,9 +263,9 @@ def latest_pop_ms(state: BrokerState, now_ms: int) -> int:
     return max(now_ms, state.timers.delivered_ms, state.popped.latest_ms) + _AHEAD_MS
 
 
-def _some_of(waiting: Mapping[CheckpointKey, TurnAcks]) -> dict[CheckpointKey, TurnAcks]:
+def _some_of(waiting: Mapping[AckedTime, TurnAcks]) -> dict[AckedTime, TurnAcks]:
     """Return the first ones, as many as may be one batch: one at least."""
-    some: dict[CheckpointKey, TurnAcks] = {}
+    some: dict[AckedTime, TurnAcks] = {}
     count = 0
     for key, acks in islice(waiting.items(), _RECORDS_MAX):
         count += len(acks.offsets)

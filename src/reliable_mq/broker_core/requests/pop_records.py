@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from reliable_mq.broker_core.delivery.popped import TurnAcks
+from reliable_mq.broker_core.delivery.popped import AckedTime, TurnAcks
 from reliable_mq.broker_core.delivery.written_notes import WrittenNote
 from reliable_mq.broker_core.names import TIMER_TOPIC, revive_topic
 from reliable_mq.broker_core.state import BrokerState
@@ -61,15 +61,15 @@ def append_acks(
 
 
 def append_acks_together(
-    state: BrokerState, found: Mapping[CheckpointKey, TurnAcks], now_ms: int
+    state: BrokerState, found: Mapping[AckedTime, TurnAcks], now_ms: int
 ) -> None:
     """Store acknowledgements of some checkpoints, a record for each, side by side in the log."""
     if len(found) == 1:
-        ((key, (revive_ms, revive_queue, acked)),) = found.items()
+        (((key, revive_ms), (revive_queue, acked)),) = found.items()
         append_acks(state, PopAcks(key, tuple(acked)), revive_ms, revive_queue, now_ms)
         return
     topic, forms, records, codes = _topic(state), [], [], []
-    for key, (revive_ms, revive_queue, acked) in found.items():
+    for (key, revive_ms), (revive_queue, acked) in found.items():
         form = _ack_form(key, revive_ms, _out_ms(state, revive_ms), revive_queue, topic)
         forms.append(form)
         records.append(form.record(tuple(acked)))

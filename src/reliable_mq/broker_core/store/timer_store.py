@@ -78,6 +78,11 @@ class TimerStore:
         """End of the wheel's range: no earlier time uses a slot of a time before this one."""
         return self.read_ms + SLOTS * self._precision_ms
 
+    @property
+    def free_ms(self) -> int:
+        """Nothing later is delivered yet: the wheel keeps a free slot for what is taken up."""
+        return self.room_end_ms - 2 * self._precision_ms
+
     def open(self, store: MessageStore, now_slot_ms: int) -> None:
         """Recover the content of the folder, or begin; the queue of timed messages must exist.
 
@@ -230,7 +235,7 @@ class TimerStore:
         self._log.flush()
 
     def flush_at_last(self) -> bool:
-        """Write the new entries; return whether there was room for them."""
+        """Write the new entries; return whether all are written: there was room for them."""
         try:
             self._log.flush()
         except (OSError, StoreError) as error:
