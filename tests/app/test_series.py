@@ -1,15 +1,18 @@
 """A series on PostgreSQL: its transactions share a connection, and nothing else."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import ref
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, event, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Handler, Ledger, Life, delivery, write_effect
 
-from reliable_mq.database.sql_handler_session import status_of
+from reliable_mq.database.sql_handler_session import commit_and_chain, status_of
 from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry
@@ -209,3 +212,72 @@ def test_a_server_that_would_notify_late_begins_nothing_with_a_commit(
         assert status is not None
         assert status() is is_begun
     kept.release()
+
+
+def test_a_session_leaves_nothing_for_the_garbage_collector(ledger: Ledger) -> None:
+    sessions = []
+    gc.disable()
+    try:
+        for _ in range(2):
+            with ledger.database.handler_session() as session:
+                session.begin()
+                with session.held():
+                    session.execute(text("SELECT 1"))
+                session.commit()
+            sessions.append(ref(session))
+            del session
+            assert sessions[-1]() is None
+    finally:
+        gc.enable()
+
+
+def chained(connection: Connection) -> None:
+    """Commit as a series does, below SQLAlchemy."""
+    proxied = connection.connection
+    assert isinstance(proxied, PoolProxiedConnection)
+    commit_and_chain(proxied)
+
+
+def driver_of(connection: Connection) -> Any:
+    """Return psycopg's connection."""
+    return connection.connection.driver_connection
+
+
+def test_an_error_of_a_commit_in_a_series_tells_what_a_cursor_would_tell(ledger: Ledger) -> None:
+    with ledger.database.engine.connect() as connection:
+        connection.execute(text("CREATE TEMP TABLE once (id INT)"))
+        connection.execute(text("ALTER TABLE once ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED"))
+        connection.execute(text("INSERT INTO once VALUES (1), (1)"))
+        with pytest.raises(psycopg.errors.UniqueViolation, match="duplicate key") as caught:
+            chained(connection)
+
+    assert caught.value.sqlstate == "23505"
+    assert caught.value.diag.constraint_name == "once_id_key"
+
+
+def test_a_connection_that_ends_before_a_commit_in_a_series_is_known_to_be_lost(
+    ledger: Ledger,
+) -> None:
+    engine = ledger.database.engine
+    with engine.connect() as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with engine.begin() as other:
+            there = text("SELECT pg_terminate_backend(:pid, 10000)")  # waits until it has ended
+            assert other.execute(there, {"pid": pid}).scalar_one()
+        with pytest.raises(psycopg.OperationalError) as caught:
+            chained(connection)
+        error: Any = caught.value
+        assert engine.dialect.is_disconnect(error, connection.connection, None)
+        connection.invalidate()
+
+
+def test_a_commit_in_a_series_waits_its_turn_in_a_pipeline(ledger: Ledger) -> None:
+    """libpq refuses a statement outside of a pipeline that a handler has left open."""
+    with ledger.database.engine.connect() as connection:
+        before = connection.execute(PLACE).one()
+        with driver_of(connection).pipeline():
+            chained(connection)
+        after = connection.execute(PLACE).one()
+
+    assert before[0] == after[0]
+    assert before[1] != after[1]
