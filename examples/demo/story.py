@@ -53,6 +53,7 @@ def tell(orders: int, seed: int, lose: int, kills: int, out: Path) -> bool:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)  # `make` sends a second one
     raise KeyboardInterrupt
 
 

@@ -58,6 +58,10 @@ REFUSED = 6
 """The order that `mails` refuses as long as its counter is closed."""
 COUNT_MAX = 16
 """Sends of a stub after which a person is told."""
+REDIS_SECONDS = 60.0
+"""A busy machine is no lost Redis: without its answer the database decides alone, and forgets the
+attempt of whoever died. Where a mode takes Redis away, connections are refused or closed at once.
+"""
 
 
 def build(world: World, relay_lease_seconds: float = 0.4) -> ReliableMQ:
@@ -77,7 +81,7 @@ def build(world: World, relay_lease_seconds: float = 0.4) -> ReliableMQ:
         resend_interval_seconds=0.1,
         claim_lease_seconds=0.5,
         retry_waits_seconds=(0.05, 0.1, 0.2),
-        redis_timeout_seconds=0.5,
+        redis_timeout_seconds=REDIS_SECONDS,
         shutdown_timeout_seconds=5.0,
     )
     _consume_orders(mq, world)
