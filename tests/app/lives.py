@@ -1,6 +1,5 @@
 """Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
 
-import gc
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -156,8 +155,6 @@ class Life:
                     assert isinstance(outcome, Consumed | Reject)
                     final[message.message_id] = outcome
             waiting[:] = later
-            if waiting:
-                gc.collect()  # frames of a life that was killed may keep the lock of an SQLite file
             return not waiting
 
         await eventually(are_settled, lambda: [message.message_id for message in waiting])

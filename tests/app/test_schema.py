@@ -1,6 +1,5 @@
 """The tables: one shape by two ways, on every database, however often somebody was killed."""
 
-import gc
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -183,7 +182,6 @@ def _ends(url: str, way: str, life: int) -> bool:
     except Killed:
         return False
     finally:
-        gc.collect()  # as with the process, its cursors end, and the lock of an SQLite file
         database.close()
     return True
 

@@ -1,7 +1,5 @@
 """P2 with shared relays: whichever step of one is the last, another one or a scheduler goes on."""
 
-import gc
-
 import pytest
 from sqlalchemy import select, text
 from tests.app.kill_switch import Killed, KillSwitch
@@ -69,7 +67,6 @@ class Shop:
         except Killed:
             pass
         database.close()
-        gc.collect()  # what died half read would hold its transaction of SQLite open
 
     def statuses(self) -> set[int]:
         table = self.world.database.stubs
