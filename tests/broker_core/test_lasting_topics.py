@@ -74,6 +74,16 @@ def test_after_a_write_for_very_many_changes_the_next_one_begins_later(
     assert files.take_texts(now_ms + rest_ms) == {"a": "2"}
 
 
+def test_while_a_flood_keeps_its_pace_each_write_of_a_table_is_followed_by_a_rest() -> None:
+    files = ConfigFiles()
+    files.change("a", table)
+    files.take_texts(5_000)
+    files.saved(5_000, 0.001, is_flood=True)
+    files.change("a", lambda: "2")
+    assert files.take_texts(5_299) == {}
+    assert files.take_texts(5_300) == {"a": "2"}
+
+
 def test_no_rest_follows_a_write_without_a_table() -> None:
     files = ConfigFiles()
     files.change("a", lambda: "1")  # as acknowledgements in order need it

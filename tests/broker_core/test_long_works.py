@@ -47,6 +47,16 @@ def test_connections_take_turns_work_by_work() -> None:
     assert done == ["a0", "c0", "d0", "b0"]
 
 
+def test_the_connection_of_the_last_step_is_known_when_its_work_is_done() -> None:
+    works, done = LongWorks(), list[str]()
+    for connection in (1, 2):
+        works.add(connection, work("a", 1, done))
+    works.run(100)
+    assert works.last == 1
+    works.run(10_000)
+    assert works.last == 2
+
+
 def test_a_connection_waits_until_all_of_its_works_are_done() -> None:
     works, done = LongWorks(), list[str]()
     works.add(1, work("a", 2, done))

@@ -4,6 +4,7 @@ import socket
 import struct
 import time
 import tracemalloc
+from collections import OrderedDict
 
 import pytest
 from tests.runtime.echo_server import (
@@ -141,65 +142,20 @@ def test_turns_are_short_while_somebody_sends_single_requests() -> None:
     run(test)
 
 
-def test_floods_that_have_begun_many_queues_wait_until_these_exist() -> None:
-    """They come into being in one go. Single requests are served meanwhile."""
-
-    async def test() -> None:
-        async with serving() as echo:
-            honest = await connect(echo)
-            _, flooder = await connect(echo)
-            assert await is_served(*honest)
-            echo.listener.is_held_back = True
-            flooder.write(SEND * 10)
-            await eventually(lambda: echo.listener._waiting)
-            assert await is_served(*honest)
-            assert len(echo.seen) == 2
-            echo.listener.invariants()
-
-            echo.listener.go_on()
-            await eventually(lambda: len(echo.seen) == 12)
-
-    run(test)
+@pytest.fixture
+def slow_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is created fast enough to be forgotten, and a wait does not end by itself."""
+    monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-3)
+    monkeypatch.setattr(flood_pace, "SECONDS_MAX", 1e6)
+    set_shares(monkeypatch, slice=-1.0, shared_slice=-1.0)  # a request a slice
 
 
-def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def test() -> None:
-        async with serving() as echo:
-            listener, most = echo.listener, flood_pace._NEW_AT_ONCE
-            listener.pace.created = lambda: 1_000 + len(echo.seen)
-            assert await is_served(*await connect(echo))
-            listener.is_held_back = True
-            flooder = await connect(echo)
-            flooder[1].write(SEND * (most + 1))
-            await eventually(lambda: listener._waiting)
-            listener.is_held_back = False
-            listener._schedule_turn()
-            await eventually(lambda: len(echo.seen) == most + 2)
-            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            listener.turns.single_at = 0.0
-            listener.hold_flood(is_storing=True)
-            assert not listener.is_held_back, "nobody waits for a send"
-            assert not listener.pace.creators, "what was created before does not count later"
-
-            listener.turns.single_at = time.monotonic() + 60
-            listener.hold_flood(is_storing=True)
-            assert listener.is_held_back
-            listener.go_on()
-            listener.hold_flood(is_storing=True)
-            assert not listener.is_held_back, "nothing was created since"
-            echo.seen += echo.seen
-            listener.hold_flood(is_storing=False)
-            assert not listener.is_held_back, "nothing would end it"
-            assert listener.pace.is_on
-
-    run(test)
+MOST = flood_pace._NEW_AT_ONCE
+LONG = 60.0  # seconds
 
 
-def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("slow_pace")
+def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does() -> None:
     """The files of many new queues would make each sync slow, and so each send of others."""
 
     async def test() -> None:
@@ -209,56 +165,93 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does(
             _creator, creator = await connect(echo)
             is_creating = True
             listener.pace.created = lambda: len(echo.seen) if is_creating else 0
-            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            assert await is_served(*honest)
-            listener.is_held_back = True
-            creator.write(SEND * 10)
-            await eventually(lambda: listener._waiting)
-            listener.is_held_back = False
-            listener._schedule_turn()
-            await eventually(lambda: len(echo.seen) == 11)
-            monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
-            listener.hold_flood(is_storing=True)
+            listener.turns.single_at = time.monotonic() + LONG
+            creator.write(SEND * (MOST + 10))
+            await eventually(lambda: listener.pace.held)
+            assert len(echo.seen) == MOST + 1
             is_creating = False
 
-            creator.write(SEND * 10)
-            await eventually(lambda: listener.pace.held)
             busy.write(SEND * 10)
-            await eventually(lambda: listener._waiting)
-            listener.invariants()
-            listener.go_on()
-            await eventually(lambda: len(echo.seen) == 21)
+            await eventually(lambda: len(echo.seen) == MOST + 11)
             assert await is_served(*honest)
+            listener.invariants()
             assert listener.pace.held
 
             listener.pace._let_on()
-            await eventually(lambda: len(echo.seen) == 32)
+            await eventually(lambda: len(echo.seen) == MOST + 21)
             assert not listener.pace.held
-
-            listener.is_held_back = True
-            creator.write(SEND * 10)
-            await eventually(lambda: listener._waiting)
-            assert not listener.pace.held, "it has created nothing since"
 
     run(test)
 
 
-def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("slow_pace")
+def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_requests() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            listener = echo.listener
+            listener.pace.created = lambda: len(echo.seen)
+            _creator, creator = await connect(echo)
+            creator.write(SEND * (MOST + 10))
+            await eventually(lambda: len(echo.seen) == MOST + 10)
+            assert not listener.pace.creators, "what was created before does not count later"
+
+            listener.turns.single_at = time.monotonic() + LONG
+            creator.write(SEND * (MOST + 10))
+            await eventually(lambda: listener.pace.held)
+            assert len(echo.seen) == 2 * MOST + 11
+
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_who_has_created_something_long_ago_does_not_wait_with_a_flood() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _one, _other = await connect(echo), await connect(echo)
+            await eventually(lambda: len(echo.listener.connections) == 2)
+            early, late = echo.listener.connections.values()
+            pace = echo.listener.pace
+            pace.note(early, MOST)
+            pace._ahead_at -= 1e6
+            pace.note(late, MOST)
+            assert not pace.hold(OrderedDict()), "the pace allows so much in so long a time"
+            pace.note(late, 1)
+            assert pace.hold(OrderedDict())
+            assert not pace.takes(early)
+            assert pace.takes(late)
+
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_a_request_that_goes_on_creating_makes_the_wait_longer_but_not_endless() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _one = await connect(echo)
+            await eventually(lambda: echo.listener.connections)
+            (creator,) = echo.listener.connections.values()
+            pace = echo.listener.pace
+            pace.note(creator, MOST + 1)
+            assert pace.hold(OrderedDict())
+            pace._go_on_or_wait(1.0)
+            assert pace.takes(creator)
+            pace._go_on_or_wait(0.0)
+            assert not pace.takes(creator)
+
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_a_connection_that_closes_while_it_waits_for_its_pace_is_forgotten() -> None:
     async def test() -> None:
         async with serving() as echo:
             listener = echo.listener
             _, creator = await connect(echo)
             await eventually(lambda: listener.connections)
             (held,) = listener.connections.values()
-            assert await is_served(*await connect(echo))
-            monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-6)
-            monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
-            listener.pace.created = lambda: 1
-            listener.pace.note(held, 0)
-            listener.hold_flood(is_storing=True)
-            creator.write(SEND * 10)
+            listener.turns.single_at = time.monotonic() + LONG
+            listener.pace.created = lambda: len(echo.seen)
+            creator.write(SEND * (MOST + 10))
             await eventually(lambda: listener.pace.held)
             held.cut_off("the test wants it")
             await eventually(lambda: held not in listener.connections.values())

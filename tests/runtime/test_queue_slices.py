@@ -9,11 +9,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
-from tests.broker_core.broker_world import BrokerWorld
+from tests.broker_core.broker_world import BrokerWorld, send_header
+from tests.runtime.echo_server import set_shares
 from tests.runtime.test_broker_server import Watch, serving
 from tests.waiting import eventually
 
+from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
 from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.store.marks import StoreMark
@@ -22,13 +25,11 @@ from reliable_mq.runtime import broker_chores, flood_pace
 from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.flood_pace import FloodPace
-from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.server_connection import TurnShares
-from reliable_mq.runtime.syncs import PromptSyncs
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import encode_command, request
 
 
 def test_the_files_of_new_queues_are_made_by_the_thread(
@@ -104,65 +105,42 @@ def test_queues_that_grow_while_others_are_synced_wait_for_the_next_checkpoint(
     assert all(disk.size_of(queue.path_of(0)) > 0 for queue in queues)
 
 
-def test_a_broker_lets_a_flood_go_on_when_the_queues_that_it_has_begun_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_list", [False, True])
+def test_who_creates_topics_keeps_a_pace_and_the_tables_rest_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_list: bool
 ) -> None:
-    """So a flood of sends to new topics makes a few in one turn of the loop."""
-    watch, count = Watch(), 5
-    held: list[bool] = []
-    hold_flood = Listener.hold_flood
+    """Each of them makes work due, for which the sends of others wait."""
+    watch, count = Watch(), 40
+    rests: list[bool] = []
+    saved = BrokerCore.saved
 
-    def holding(listener: Listener, *, is_storing: bool) -> None:
-        hold_flood(listener, is_storing=is_storing)
-        held.append(listener.is_held_back)
+    def noted(core: BrokerCore, now_ms: int, seconds: float, *, is_flood: bool) -> None:
+        rests.append(is_flood)
+        saved(core, now_ms, seconds, is_flood=is_flood)
 
-    monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
-    monkeypatch.setattr(FloodPace, "begin_anew", lambda _pace: None)
-    monkeypatch.setattr(PromptSyncs, "start", lambda syncs, *job: syncs.others.start(*job))
-    monkeypatch.setattr(Listener, "hold_flood", holding)
+    monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-3)
+    monkeypatch.setattr(flood_pace, "SECONDS_MAX", 1e6)
+    monkeypatch.setattr(BrokerCore, "saved", noted)
+    set_shares(monkeypatch, slice=-1.0, shared_slice=-1.0)
 
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (server, peer):
-            (creator, *_) = server.listener.connections.values()
-            server.listener.pace.note(creator, server.listener.pace.created())
-            for number in range(count):
-                await peer.send(f"new-{number}")
-            assert not server.listener.is_held_back
+            pace = server.listener.pace
+            server.listener.turns.single_at = time.monotonic() + 60
+            if is_list:
+                rows = [{"topicName": f"new-{number}"} for number in range(count)]
+                body = msgspec.json.encode({"topicConfigList": rows})
+                await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+            else:
+                code = RequestCode.SEND_MESSAGE_V2
+                headers = [send_header(f"new-{number}").items() for number in range(count)]
+                fields = [{name: str(value) for name, value in each} for each in headers]
+                asks = [encode_command(request(code, each, b"x")) for each in fields]
+                peer.writer.write(b"".join(asks))
+            await eventually(lambda: pace.held == 1 and any(rests))
 
     asyncio.run(scenario())
     assert not watch.causes
-    assert any(held), "a sync was on its way"
-
-
-def test_a_flood_is_never_held_back_for_a_message_that_nobody_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who creates topics keeps a pace. All others have their turns, though nothing is stored."""
-    watch = Watch()
-    held: list[bool] = []
-    hold_flood = Listener.hold_flood
-
-    def holding(listener: Listener, *, is_storing: bool) -> None:
-        listener.turns.single_at = time.monotonic()
-        hold_flood(listener, is_storing=is_storing)
-        held.append(listener.pace.is_on)
-
-    monkeypatch.setattr(flood_pace, "_NEW_AT_ONCE", 0)
-    monkeypatch.setattr(Listener, "hold_flood", holding)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, watch) as (server, peer):
-            listener = server.listener
-            (creator, *_) = listener.connections.values()
-            for number in range(5):
-                listener.pace.note(creator, listener.pace.created())
-                fields = {"topic": f"new-{number}", "readQueueNums": 1, "writeQueueNums": 1}
-                await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"perm": 6})
-                assert not listener.is_held_back
-
-    asyncio.run(scenario())
-    assert not watch.causes
-    assert any(held)
 
 
 @pytest.mark.parametrize("is_slow", [False, True])

@@ -77,7 +77,7 @@ class ConfigFiles:
         self._has_table = any(isinstance(text, RowsText) for text in texts.values())
         return texts
 
-    def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
+    def saved(self, now_ms: int = 0, seconds: float = 0.0, *, is_flood: bool = False) -> None:
         """Note that the texts of the last `take_texts` are on the medium; see `call_some`, too.
 
         If very many callbacks have waited for a table of them, the next write begins after a rest.
@@ -87,9 +87,11 @@ class ConfigFiles:
         Args:
             now_ms: the time.
             seconds: how long the write took; 0, the default, if nobody is held up: no rest.
+            is_flood: whether there is a flood however few callbacks have waited: it has a pace.
         """
         self._under_way = {}
-        if self._has_table and len(self._waiting_under_way) >= _MANY_ACTS:
+        is_flood = is_flood or len(self._waiting_under_way) >= _MANY_ACTS
+        if self._has_table and is_flood:
             rest_ms = max(int(1000 * _REST * seconds), _REST_MS_MIN) if seconds else 0
             self._rest_end_ms = now_ms + min(rest_ms, _REST_MS_MAX)
         self.due += self._waiting_under_way

@@ -494,7 +494,7 @@ class BrokerCore:
         if state.popped.uncommitted:
             state.popped.stored(end, state.offsets)
 
-    def saved(self, now_ms: int = 0, seconds: float = 0.0) -> None:
+    def saved(self, now_ms: int = 0, seconds: float = 0.0, *, is_flood: bool = False) -> None:
         """Note that the files of the last turn with files are on the medium.
 
         Many requests may have waited for this. The next turns release those that are left.
@@ -502,8 +502,9 @@ class BrokerCore:
         Args:
             now_ms: the time.
             seconds: how long the write took, if it held others up; see `ConfigFiles.saved`.
+            is_flood: see there.
         """
-        self.state.files.saved(now_ms, seconds)
+        self.state.files.saved(now_ms, seconds, is_flood=is_flood)
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
         key = (arrivals.topic, arrivals.queue_id)

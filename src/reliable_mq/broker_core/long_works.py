@@ -37,11 +37,13 @@ class LongWorks:
     Attributes:
         busy: the connections with works. Others only read it.
         on_idle: called with a connection whose works are done.
+        last: the connection whose work was the last to have a step.
     """
 
     def __init__(self) -> None:
         self.busy: dict[int, None] = {}
         self.on_idle: Callable[[int], None] = lambda _connection: None
+        self.last = 0
         self._waiting: OrderedDict[int, deque[Work]] = OrderedDict()  # by connection
         self._under_way: tuple[int, Work] | None = None
 
@@ -80,4 +82,5 @@ class LongWorks:
             self._under_way = connection, works.popleft()
             if works:
                 self._waiting[connection] = works
+            self.last = connection
         return self._under_way[1] if self._under_way is not None else None

@@ -301,11 +301,6 @@ class BrokerServer:
     def _write(self, batch: LogBatch | None) -> None:
         if batch is not None:
             self._log_writer.write(batch)
-            self._hold_flood()
-
-    def _hold_flood(self) -> None:
-        if self._listener.pace.creators:
-            self._listener.hold_flood(is_storing=self._log_writer.is_syncing)
 
     def _run_turn(self, began_ms: int = 0, *, is_plain: bool = False) -> None:
         try:
@@ -314,9 +309,12 @@ class BrokerServer:
                 self._write(self._core.take_sends(began_ms, now))
                 return
             began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
-            is_working = self._core.state.works.busy and not self._turn_is_due  # that one works
-            work_us = 1e6 * self._listener.turns.now.works if is_working else 0.0
+            if self._turn_is_due or not self._core.state.works.busy:  # a turn that is due works
+                self._carry_out(self._core.take_turn(began, now, 0))
+                return
+            before, work_us = self._core.created, 1e6 * self._listener.turns.now.works
             self._carry_out(self._core.take_turn(began, now, work_us))
+            self._listener.note_created(self._core.state.works.last, before)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
 
@@ -328,7 +326,6 @@ class BrokerServer:
         if turn.batch or turn.files:
             self._chores.is_idle = False  # also a slave, whom nobody sends commands
             self._log_writer.write_turn(turn)
-            self._hold_flood()
         state = self._core.state
         if turn.registered_replies or state.unregistered:
             self._registrar.register_changes(turn.registered_replies)
@@ -337,8 +334,6 @@ class BrokerServer:
             self._schedule_turn(now_ms())
 
     def _stored(self, end: int, is_durable: bool) -> None:
-        if self._listener.pace.creators or self._listener.is_held_back:
-            self._listener.go_on()
         try:
             core, copies, send = self._core, self._replication, self._send
             now, report = now_ms(), copies.report
@@ -353,7 +348,7 @@ class BrokerServer:
     def _saved(self) -> None:
         try:
             took = self._log_writer.files_seconds if self._listener.turns.is_short else 0.0
-            self._core.saved(now_ms(), took)
+            self._core.saved(now_ms(), took, is_flood=self._listener.pace.is_on)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             self._on_broken(error)
         self._run_turn()

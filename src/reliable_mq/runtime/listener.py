@@ -48,8 +48,8 @@ _CHECK_PAUSE_SECONDS = 0.002
 class Listener:
     """Accepts connections. `send` answers on a connection by its id.
 
-    Invariant L7: while a connection waits for its next slice, a turn is scheduled, or its owner
-    holds back what waits. A connection that created much waits for `FloodPace`.
+    Invariant L7: while a connection waits for its next slice, a turn is scheduled. Who has created
+    much waits for `FloodPace`.
 
     Args:
         owner: receives the commands.
@@ -87,7 +87,6 @@ class Listener:
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.pace = FloodPace(self._let_on)
-        self.is_held_back = False  # whether what waits for a turn waits for `go_on`, too
         self.decoder: Decoder = plain_decoder
         self.port = 0
         self.grpc_port = 0  # of this process, for peers that take this port for it
@@ -260,38 +259,34 @@ class Listener:
         self._waiting[connection] = None
         self._schedule_turn()
 
-    def hold_flood(self, *, is_storing: bool) -> None:
-        """Let those wait that have created much while somebody else waits for a send.
+    def note_created(self, connection_id: int, before: int) -> None:
+        """Note what a long request has created; `before` is what `pace.created` returned before."""
+        if (connection := self.connections.get(connection_id)) is not None:
+            self._note_created(connection, before)
 
-        Args:
-            is_storing: whether `go_on` is sure to come. Until then, all wait that wait for turns:
-                all new queues will be made in one go.
-        """
+    def _note_created(self, connection: HeldConnection, before: int) -> bool:
+        """Return whether a connection has created much, and waits: somebody waits for a send."""
+        new = self.pace.created() - before
+        if new <= 0:
+            return False
         if not self.turns.is_short:
             self.pace.begin_anew()  # what was created while nobody waited does not count
-        elif self.pace.hold(self._waiting):
-            self.is_held_back = self.is_held_back or is_storing
+            return False
+        self.pace.note(connection, new)
+        return self.pace.hold(self._waiting)
 
     def _let_on(self, connections: Sequence[HeldConnection]) -> None:
         self._waiting.update(dict.fromkeys(connections))
         if self._waiting:
             self._schedule_turn()
 
-    def go_on(self) -> None:
-        """All queues that have begun are made: let the connections have turns again."""
-        self.pace.begin_anew()
-        self.is_held_back = False
-        self._let_on(())
-
     def _schedule_turn(self) -> None:
-        if not (self._is_turn_due or self.is_held_back):
+        if not self._is_turn_due:
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
         self._is_turn_due = False
-        if self.is_held_back:
-            return
         end = time.monotonic() + self.turns.now.turn
         for _ in range(len(self._waiting)):
             connection, _none = self._waiting.popitem(last=False)
@@ -301,9 +296,9 @@ class Listener:
             except Exception:  # noqa: BLE001 - it is logged
                 broker_events.CONNECTION_BROKEN.log(log, traceback_of=True)
                 connection.cut_off("closed, its requests cannot be handled")
-            if self.pace.created() > created:
-                self.pace.note(connection, created)
-            if self.turns.is_spent or self.is_held_back or time.monotonic() >= end:
+            if self._note_created(connection, created) or self.turns.is_spent:
+                break
+            if time.monotonic() >= end:
                 break
         if self._waiting:
             self._schedule_turn()
@@ -314,7 +309,7 @@ class Listener:
         Raises:
             InvariantBroken: when a connection waits and no turn is scheduled.
         """
-        if self._waiting and not (self._is_turn_due or self.is_held_back):
+        if self._waiting and not self._is_turn_due:
             raise InvariantBroken(f"{len(self._waiting)} connections wait, and no turn is due")
 
     def opened(self, connection: HeldConnection, ip: str) -> int | None:
