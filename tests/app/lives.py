@@ -1,20 +1,30 @@
 """Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
+from functools import cache
 from typing import Any
 
+import pytest
 from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 from tests.waiting import eventually
 
+from reliable_mq.confirm import sql_confirmation
+from reliable_mq.consume import sql_consume_transaction
 from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
+from reliable_mq.database import sql_database
 from reliable_mq.database.sql_database import Database
+from reliable_mq.database.sql_tables import our_tables
 from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.idempotency.sql_consume_log import SqlConsumeLog
+from reliable_mq.idempotency.sql_key_log import SqlKeyLog
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
@@ -89,6 +99,32 @@ class Ledger:
             connection.execute(insert(self.database.logs), values)
 
 
+def _once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls `make` once for each arguments, and returns copies of what it made."""
+    made = cache(make)
+    return lambda *given, **named: copy(made(*given, **named))
+
+
+_SHARED = (
+    (sql_database, "our_tables", cache(our_tables)),
+    (sql_confirmation, "SqlConfirmation", _once(sql_confirmation.SqlConfirmation)),
+    (sql_consume_transaction, "SqlConsumeLog", _once(SqlConsumeLog)),
+    (sql_consume_transaction, "SqlKeyLog", _once(SqlKeyLog)),
+)
+
+
+@contextmanager
+def _statements_are_shared() -> Iterator[None]:
+    """Let the lives of a process of tests share their statements, but not what they learned.
+
+    To make them, and to compile them, takes longer than a life itself; there are thousands.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, shared in _SHARED:
+            patch.setattr(module, name, shared)
+        yield
+
+
 class Life:
     """One life of a process that consumes for one group."""
 
@@ -114,9 +150,10 @@ class Life:
         if not plan.is_async:
             plan = plan._replace(function=self.switch.inside(handler))
         consumer = Consumer(plan=plan, **options)
-        self.database = Database(url, prefix="rmq_", connections=8, local_clock=clock)
-        self.switch.watch(self.database.engine)
-        self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,))
+        with _statements_are_shared():
+            self.database = Database(url, prefix="rmq_", connections=8, local_clock=clock)
+            self.switch.watch(self.database.engine)
+            self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,))
 
     async def __aenter__(self) -> "Life":
         self.leases = None

@@ -32,7 +32,7 @@ def test_pages_that_wait_delay_no_page_of_the_application_and_no_probe(
 
     def search(_sources: ConsoleSources, text: str) -> Any:
         waiting.append(text)
-        may_answer.wait(60.0)
+        may_answer.wait(300.0)
         raise Unavailable("it was away")
 
     monkeypatch.setattr(pages, "search", search)
@@ -48,7 +48,7 @@ def test_pages_that_wait_delay_no_page_of_the_application_and_no_probe(
             await asyncio.to_thread(until, lambda: len(waiting) == THREADS)
             places = ("/own", "/mq/healthz", "/mq/static/console.css")
             try:
-                answers = [await asyncio.wait_for(client.get(each), 20.0) for each in places]
+                answers = [await asyncio.wait_for(client.get(each), 60.0) for each in places]
             finally:
                 may_answer.set()
                 await asyncio.gather(*hanging)

@@ -9,6 +9,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 SUBJECTS = Path(__file__).parents[2] / "docs" / "subjects.toml"
@@ -17,7 +18,8 @@ _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#{1,6}) (.+?)(?: #+)?$", re.MULTILINE)
 
 
-def subjects() -> dict[str, dict[str, str | list[str]]]:
+@cache
+def subjects() -> Mapping[str, dict[str, str | list[str]]]:
     """Return the title, words and sections of each subject, by the name of its page."""
     return tomllib.loads(SUBJECTS.read_text("utf-8"))
 
@@ -28,7 +30,8 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
 
 
-def headings(page: str) -> dict[str, str]:
+@cache
+def headings(page: str) -> Mapping[str, str]:
     """Return the headings of a page by their anchors; "" is that of the page itself."""
     found: dict[str, str] = {}
     for marks, title in _HEADING.findall(_CODE_BLOCK.sub("", page)):

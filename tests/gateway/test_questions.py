@@ -46,7 +46,7 @@ class Asked:
         try:
             yield found
         finally:
-            thread.join(20)
+            thread.join(60)
 
     def connections(self) -> Command:
         """Ask for the connections of the group."""
@@ -188,6 +188,6 @@ def test_clients_are_told_to_connect_again_when_the_endpoint_stops(
         reader = Thread(target=lambda: found.extend(stream))
         reader.start()
         running.stop()
-        reader.join(20)
+        reader.join(60)
         assert found[-1].HasField("reconnect_endpoints_command")
         assert stream.code() is grpc.StatusCode.OK

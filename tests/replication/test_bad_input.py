@@ -29,6 +29,9 @@ from reliable_mq.runtime.name_server import NameServer
 
 Answer = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 """Receives the offset of the first report, and answers it."""
+NO_MASTER_OF_NAME = "no name server knows a master of this slave's brokerName"
+SIZE_OF_MASTER = "has mappedFileSizeCommitLog="
+"""Why a slave does not follow. On a busy machine "no answer" may come before it."""
 
 
 @pytest.fixture(autouse=True)
@@ -235,13 +238,11 @@ def test_a_slave_with_another_segment_size_is_one_line_with_both_sizes(
                     await client.send(Message(topic="t", body=b"%d" % number * 40_000))
             own = {**SLAVE, "mappedFileSizeCommitLog": str(2 * 1024 * 1024)}
             async with serving(tmp_path / "slave", address, **own) as slave:
-                await eventually(lambda: told(caplog, "master_lost"))
+                await eventually(lambda: SIZE_OF_MASTER in caplog.text, lambda: caplog.text)
                 assert end_of(slave) <= 1024 * 1024
 
     run_scene(scene())
-    lines = set(told(caplog, "master_lost"))
-    assert len(lines) == 1
-    line = lines.pop()
+    (line,) = {each for each in told(caplog, "master_lost") if SIZE_OF_MASTER in each}
     assert f"the broker at {found[0]} has mappedFileSizeCommitLog=1048576" in line
     assert "this slave has mappedFileSizeCommitLog=2097152; both must be the same" in line
 
@@ -265,15 +266,15 @@ def test_a_slave_of_other_names_copies_nothing_and_says_its_names(
             if is_named:
                 own["haMasterAddress"] = f"127.0.0.1:{port_of(master)}"
             async with serving(tmp_path / "slave", address, **own) as slave:
-                event = "master_lost" if is_named else "master_unknown"
-                await eventually(lambda: told(caplog, event))
+                if is_named:
+                    await eventually(lambda: NO_MASTER_OF_NAME in caplog.text, lambda: caplog.text)
+                else:
+                    await eventually(lambda: told(caplog, "master_unknown"))
                 assert end_of(slave) == 0
         await names.close()
 
     run_scene(scene())
-    if is_named:
-        assert "no name server knows a master of this slave's brokerName" in caplog.text
-    else:
+    if not is_named:
         (line,) = told(caplog, "master_unknown")
         assert f"{what}=other" in line
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from tests.replication.followers import KeptLog, following
 from tests.replication.test_bad_input import log_bytes, port_of, pretending
-from tests.replication.test_pair import SLAVE, SYNC_MASTER, end_of, log_of, serving, slaves_of, told
+from tests.replication.test_pair import (
+    HASTY_MASTER,
+    PATIENT,
+    SLAVE,
+    end_of,
+    log_of,
+    serving,
+    slaves_of,
+    told,
+)
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -41,9 +50,9 @@ def test_a_slave_with_a_full_disk_serves_what_it_has_and_then_gets_the_rest(
 
     async def scene() -> None:
         async with (
-            serving(tmp_path / "master", **SYNC_MASTER) as master,
+            serving(tmp_path / "master", **HASTY_MASTER) as master,
             serving(tmp_path / "slave", master.name_server_address, **SLAVE) as slave,
-            AsyncClient(master.name_server_address) as client,
+            AsyncClient(master.name_server_address, settings=PATIENT) as client,
         ):
             await client.create_topic("t", 1)
             await eventually(lambda: slaves_of(master) and end_of(slave) == end_of(master))

@@ -17,6 +17,7 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, SendStatus
 from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.replication.ha_status import SlaveState
@@ -107,14 +108,18 @@ def test_a_slave_copies_the_log_and_serves_it(tmp_path: Path) -> None:
     assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
 
 
-SYNC_MASTER = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "500"}
+SYNC_MASTER = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "60000"}
+HASTY_MASTER = {**SYNC_MASTER, "slaveTimeout": "2000"}
+"""For tests in which a slave does not acknowledge. A disk that is used by others takes a second."""
+PATIENT = ClientSettings(request_timeout_seconds=60.0)
+"""How long a client waits for what a master says of its slaves."""
 
 
 def test_a_synchronous_master_says_when_no_slave_has_the_message(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path / "master", **SYNC_MASTER) as master:
             address = master.name_server_address
-            async with AsyncClient(address) as client:
+            async with AsyncClient(address, settings=PATIENT) as client:
                 await client.create_topic("t", 1)
                 alone = await client.send(Message(topic="t", body=b"alone"))
                 assert alone.status is SendStatus.SLAVE_NOT_AVAILABLE
@@ -165,7 +170,7 @@ def test_the_disks_of_a_synchronous_pair_work_at_the_same_time(tmp_path: Path) -
         async with serving(tmp_path / "master", **SYNC_MASTER) as master:
             names = master.name_server_address
             async with (
-                AsyncClient(names) as client,
+                AsyncClient(names, settings=PATIENT) as client,
                 serving(tmp_path / "slave", names, **SLAVE) as slave,
             ):
                 await client.create_topic("t", 1)
@@ -184,17 +189,21 @@ def test_the_disks_of_a_synchronous_pair_work_at_the_same_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("flush", "status"),
-    [("disk", SendStatus.FLUSH_SLAVE_TIMEOUT), ("received", SendStatus.SEND_OK)],
+    ("flush", "settings", "status"),
+    [
+        ("disk", HASTY_MASTER, SendStatus.FLUSH_SLAVE_TIMEOUT),
+        ("received", SYNC_MASTER, SendStatus.SEND_OK),
+    ],
+    ids=["disk", "received"],
 )
 def test_a_slave_reports_what_is_on_its_disk_or_what_it_has_received(
-    tmp_path: Path, flush: str, status: SendStatus
+    tmp_path: Path, flush: str, settings: dict[str, str], status: SendStatus
 ) -> None:
     async def scene() -> None:
-        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+        async with serving(tmp_path / "master", **settings) as master:
             names = master.name_server_address
             async with (
-                AsyncClient(names) as client,
+                AsyncClient(names, settings=PATIENT) as client,
                 serving(tmp_path / "slave", names, **SLAVE, slaveFlush=flush) as slave,
             ):
                 await client.create_topic("t", 1)

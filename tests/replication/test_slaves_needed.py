@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from tests.replication.test_pair import (
+    HASTY_MASTER,
+    PATIENT,
     SLAVE,
     SYNC_MASTER,
     end_of,
@@ -25,9 +27,12 @@ def test_with_three_replicas_two_slaves_have_a_message_before_it_is_acknowledged
     tmp_path: Path,
 ) -> None:
     async def scene() -> None:
-        async with serving(tmp_path / "master", **SYNC_MASTER, inSyncReplicas="3") as master:
+        async with serving(tmp_path / "master", **HASTY_MASTER, inSyncReplicas="3") as master:
             names = master.name_server_address
-            async with AsyncClient(names) as client, serving(tmp_path / "one", names, **SLAVE):
+            async with (
+                AsyncClient(names, settings=PATIENT) as client,
+                serving(tmp_path / "one", names, **SLAVE),
+            ):
                 await client.create_topic("t", 1)
                 await eventually(lambda: len(slaves_of(master)) == 1)
                 alone = await client.send(Message(topic="t", body=b"one slave"))
@@ -51,7 +56,7 @@ def test_a_slow_slave_holds_nobody_up_while_another_one_keeps_up(tmp_path: Path,
         async with serving(tmp_path / "master", **SYNC_MASTER) as master:
             names = master.name_server_address
             async with (
-                AsyncClient(names) as client,
+                AsyncClient(names, settings=PATIENT) as client,
                 serving(tmp_path / "one", names, **SLAVE) as one,
                 serving(tmp_path / "two", names, **SECOND_SLAVE) as two,
             ):
@@ -74,13 +79,13 @@ def test_a_slave_that_lacks_too_much_is_not_waited_for(
     """`haMaxGapNotInSync`: the answer says so at its next report, and not after `slaveTimeout`."""
     monkeypatch.setattr(ha_slave, "REPORT_SECONDS", 0.05)
     monkeypatch.setattr(ha_slave, "_TEND_SECONDS", 0.05)
-    own = {**SYNC_MASTER, "slaveTimeout": "600000", "haMaxGapNotInSync": "2000"}
+    own = {**SYNC_MASTER, "haMaxGapNotInSync": "2000"}
 
     async def scene() -> None:
         async with serving(tmp_path / "master", **own) as master:
             names = master.name_server_address
             async with (
-                AsyncClient(names) as client,
+                AsyncClient(names, settings=PATIENT) as client,
                 serving(tmp_path / "slave", names, **SLAVE) as slave,
             ):
                 await client.create_topic("t", 1)

@@ -139,7 +139,7 @@ def test_what_comes_before_the_report_of_a_batch_is_one_transfer(
     monkeypatch.setattr(gathered_batches, "HELD_SECONDS_MAX", 60.0)
 
     async def scene() -> None:
-        async with serving(tmp_path / "m", **{**SYNC_MASTER, "slaveTimeout": "60000"}) as master:
+        async with serving(tmp_path / "m", **SYNC_MASTER) as master:
             follower = await followed(master)
             async with AsyncClient(master.name_server_address) as client:
                 await client.create_topic("t", 1)

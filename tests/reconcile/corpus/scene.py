@@ -45,9 +45,10 @@ MESSAGE_SIZE_MAX = 16 * 1024
 SEND_AT_ONCE = 500
 BROKER = {
     "maxMessageSize": str(MESSAGE_SIZE_MAX),
-    # The broker asks soon for halves that nobody ended.
+    # The broker asks soon for halves that nobody ended, and also on a busy machine until one hears.
     "transactionTimeOut": "300",
     "transactionCheckInterval": "200",
+    "transactionCheckMax": "100000",
     # It looks all the time for segments that are an hour old.
     "fileReservedTime": "1",
     "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
