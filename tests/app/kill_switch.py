@@ -56,8 +56,6 @@ class KillSwitch:
             self.step("after COMMIT")
 
         engine.dialect.do_commit = do_commit  # type: ignore[method-assign,assignment]
-        if engine.dialect.name == "sqlite":
-            event.listen(engine, "invalidate", _roll_back)
 
     def watch_leases(self, leases: RedisLeases) -> None:
         """Make every round trip to Redis a step."""
@@ -80,15 +78,6 @@ class KillSwitch:
             return answer
 
         return called
-
-
-def _roll_back(driver: Any, _record: object, _error: object) -> None:
-    """Free the lock of an SQLite file before a connection is dropped in the middle of a statement.
-
-    To close it is not enough: SQLite keeps it open as long as one of its cursors lives, and the
-    traceback of a death, or garbage that nobody has collected yet, may hold one.
-    """
-    driver.rollback()
 
 
 def _verb(statement: str) -> str:
