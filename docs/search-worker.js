@@ -5,15 +5,19 @@
 "use strict";
 (() => {
   const WEIGHTS = { title: 4, words: 3, path: 2, text: 1 };
-  const FULL = 1, SAID = 1; // what is added if all of a question was typed, and if all that was typed is in one
+  const FULL = 2, SAID = 1.5; // what is added if all of a question was typed, and if all that was typed is in one
   const EQUAL = 0.7, ALIKE = 0.45; // how well a word stands for another one
+  const SAME_ROOT = 0.75; // how well a word stands for one with another ending
+  const ONLY_TEXT = 0.75; // how much of a word a section has that says it in its text alone
   const ANSWERS = "answers/"; // pages that list what is answered about a subject
   const LOOKED = 20, OWN = 1; // of how many records a page of answers should have most, and what its own words count
   const PAGE_SIZE = 10;
   const LENGTH = 120; // words of an ordinary section
   const STOP = new Set(("a about an and are as at be by can do does for from how i if in into is it my of on or our " +
     "that the their this to was we what when which why will with you your me he she they them there has have had where " +
-    "should would could want via am been so than then these those tell see").split(" "));
+    "should would could want via am been so than then these those see " +
+    "although though because since however therefore both either neither nor such most more less few must may might shall cannot could did doing being were whose whom whether unless during upon " +
+    "about above below also too very quite rather actually really just even ever yet already perhaps maybe please ok").split(" "));
   // What other systems call it: these words are looked for, too.
   const PHRASES = [
     [/\bpartition(s|ing)? keys?\b|\bmessage ?group ?ids?\b|\brouting keys?\b/, "ordering key"],
@@ -50,6 +54,42 @@
     [/\bwho (has )?(deleted|changed|removed|did|created|made|paused|retried)\b/, "audit"],
     [/\bwithout (losing|loss|lose)\b/, "safely graceful"],
   ];
+  // Verbs of two words, and other sayings: what they mean stands for them.
+  const SAYINGS = [
+    [/\b(start|begin)(s|ing)? (all )?(over|again|afresh|anew)\b|\bfrom scratch\b/g, "begin anew reset"],
+    [/\buse[ds]? up\b|\b(ran|run|runs|running) out of\b/g, "exhausted used limit"],
+    [/\b(turn|switch|shut)(ed|ing|s)? (it )?off\b/g, "disable"],
+    [/\b(turn|switch)(ed|ing|s)? (it )?on\b/g, "enable"],
+    [/\b(get|getting|got) rid of\b|\bthrow(ing)? away\b/g, "remove"],
+    [/\bset(ting)? up\b/g, "setup"],
+    [/\b(make|making|be|am) sure\b/g, "ensure"],
+    [/\bfind(ing)? out\b|\bfigure out\b/g, "find"],
+    [/\bpick(ed|s)? up\b/g, "receive"],
+    [/\b(kick|fire)(ed|s|d)? off\b/g, "send"],
+    [/\b(fall|falls|fell|falling) behind\b/g, "lag grows"],
+    [/\bclean(ing)? up\b/g, "cleanup"],
+    [/\b(log|sign)(ging)? in\b/g, "login"],
+    [/\bback(ing)? up\b/g, "backup"],
+    [/\broll(ed|ing)? back\b/g, "rollback"],
+    [/\broll(ed|ing)? out\b/g, "deploy"],
+    [/\bfail(s|ed|ing)? over\b/g, "failover"],
+    [/\bat (the )?(same time|once)\b|\bsimultaneous(ly)?\b/g, "parallel at the same time"],
+    [/\bone (after|by) (the other|another|one)\b|\bsequentially\b|\bserially\b/g, "one by one sequence"],
+    [/\bmore than once\b/g, "twice"],
+    [/\b(right away|immediately|instantly)\b/g, "at once fast"],
+    [/\b(a lot|lots|tons|plenty) of\b/g, "many"],
+    [/\bnot (being )?(called|executed|run|invoked|triggered|picked|delivered|consumed|processed|received)\b/g, "never called not received"],
+    [/\b(no longer|any ?more|the whole|whole|entire|at all|in general|exactly what)\b/g, " "],
+    [/\b(on my (machine|laptop|computer|pc)|locally|on localhost)\b/g, "local development"],
+    [/\bout of memory\b/g, "oom memory"],
+    [/\btime[sd]? out\b/g, "timeout"],
+    [/\b(so|that) many\b/g, "many"],
+    [/\bkeep(s)? (an eye on|track of)\b/g, "watch"],
+    [/\bdeal(ing)? with\b|\bcope with\b/g, "handle"],
+    [/\bdepend(s|ing)? on\b/g, "dependency wait"],
+    [/\bhold(s|ing)? up\b/g, "block"],
+    [/\btak(e|es|ing) (too |very |so )?long\b/g, "slow"],
+  ];
   // Words that mean the same in this field, or nearly so in any: one counts almost as another.
   const EQUALS = [
     "send publish emit enqueue produce dispatch",
@@ -60,7 +100,7 @@
     "stop halt quit",
     "start begin launch boot",
     "several multiple many",
-    "alert notify notification inform",
+    "alert notify notification inform tell",
     "error exception failure traceback",
     "retry redeliver reattempt requeue",
     "late slow slower delay latency",
@@ -107,6 +147,57 @@
     "prevent avoid forbid",
     "class method",
     "guarantee promise ensure",
+    "update upgrade",
+    "pipeline ci",
+    "frontend browser react vue angular webpage",
+    "email mail",
+    "dev development developer",
+    "prod production",
+    "k8s kubernetes",
+    "postgres postgresql",
+    "repo repository",
+    "auth authentication",
+    "perf performance",
+    "env environment",
+    "docs documentation",
+    "app application",
+    "param parameter argument",
+    "func function",
+    "sync synchronous",
+    "async asynchronous",
+    "conn connection",
+    "tx transaction",
+    "msg message",
+    "revoke cancel abort",
+    "pause suspend",
+    "resume continue",
+    "wrong incorrect invalid",
+    "endpoint view route",
+    "microservice service",
+    "history past earlier",
+    "permission right privilege grant",
+    "password credential",
+    "periodic recurring scheduled",
+    "postpone delay defer",
+    "keep retain",
+    "mock fake stub",
+    "outage downtime unavailable",
+    "hide mask redact",
+    "speed throughput",
+    "restart reboot",
+    "rename renaming",
+    "share sharing common",
+    "old previous",
+    "chain pipeline workflow",
+    "priority urgent important",
+    "dashboard console ui",
+    "attempt retry try",
+    "old older oldest",
+    "new newer newest",
+    "small smaller smallest tiny little",
+    "long longer longest",
+    "grow grows growing increase",
+    "ready finished completed",
   ];
   // Words that users type, and the words of our pages for them. Each line holds words of one meaning.
   const SYNONYMS = [
@@ -202,6 +293,24 @@
     return w.length > 3 && w.endsWith("e") ? w.slice(0, -1) : w;
   }
 
+  // Words that say little about what is asked: they count half. The number of a version does, too.
+  const LIGHT_WORDS = new Set(("behaviour behave whole entire currently usually often several certain different kind type " +
+    "sort case reason good need already use using used get got getting make makes made put set give take takes keep let lets " +
+    "happen happens happened work works working way possible want know like only just still any some every each all other " +
+    "one thing something anything now also per many much very really within between " +
+    "able try go come comes goes look show help please proper properly correct best right easy simple handle handled own")
+    .split(" ").map(stem));
+
+  // What is left of a word without its endings: compatible and compatibility, deploy and deployment.
+  const ENDING = /(?:ibility|ability|ible|able|izations?|isations?|ations?|ators?|ments?|ions?|ives?|ers?|ors?|ances?|ences?|ness|ity|ly|al|ing|ed|s|e|y)$/;
+  const root = (word) => {
+    let w = word;
+    for (let next = w.replace(ENDING, ""); next.length >= 5 && next !== w; next = w.replace(ENDING, "")) w = next;
+    return w;
+  };
+
+  const heaviness = (s) => (LIGHT_WORDS.has(s) || /^\d+(\.\d+)+$/.test(s) ? 0.5 : 1);
+
   // Between signs, and in camelCase: at least three letters, so that MySQL and PostgreSQL stay whole.
   const PART = /\p{Lu}?\p{Ll}{2,}(?=\p{Lu}\p{Ll}{2})|[\p{L}\p{N}]+/gu;
 
@@ -234,12 +343,14 @@
   let index = new Map(); // stem -> Map(record -> [weight of title, path, text])
   let names = new Map(); // first two letters -> stems, for prefixes
   let questions = []; // record -> what it answers: the stems of its title, of each question in it, of each phrase
+  let roots = new Map(); // root -> stems
   const synonyms = new Map(); // stem -> Map(stem of its meaning -> how well)
 
   function learn(data) {
     items = data.items;
     index = new Map();
     names = new Map();
+    roots = new Map();
     questions = [];
     items.forEach((item, id) => {
       const seen = new Map();
@@ -271,6 +382,9 @@
       const head = s.slice(0, 2);
       if (!names.has(head)) names.set(head, []);
       names.get(head).push(s);
+      const r = root(s);
+      if (!roots.has(r)) roots.set(r, []);
+      roots.get(r).push(s);
     }
     for (const [lines, how] of [[SYNONYMS, ALIKE], [EQUALS, EQUAL]]) {
       for (const line of lines) {
@@ -329,6 +443,7 @@
     // A metric's name without its prefix: dead_letters_open.
     if (found.size === 0 && typed.includes("_")) for (const other of index.keys()) if (other.includes(s)) add(other, 0.9);
     if (typed.length > 2) for (const [other, how] of synonyms.get(s) || []) if (index.has(other)) add(other, how);
+    for (const other of roots.get(root(s)) || []) if (other !== s) add(other, SAME_ROOT);
     if (found.size === 0) for (const other of nearest(s)) add(other, 0.5);
     return found;
   }
@@ -365,13 +480,14 @@
 
   function found(input) {
     const low = input.toLowerCase();
+    const said = SAYINGS.reduce((text, [saying, words]) => text.replace(saying, words), low);
     const meant = PHRASES.filter(([said]) => said.test(low)).map(([, words]) => words);
-    const typed = [...new Set(wanted(meant.length ? `${input} ${meant.join(" ")}` : input))];
+    const typed = [...new Set(wanted([said === low ? input : said, ...meant].join(" ")))];
     const asked = typed.map((word) => ({ word, found: matches(word) }));
     let total = 0;
     const records = new Map(); // record -> { score, weight of the words that it has }
     for (const { word, found } of asked) {
-      const weight = weightOfWord(found);
+      const weight = weightOfWord(found) * heaviness(stem(word));
       total += weight;
       const best = new Map();
       for (const [s, how] of found) {
@@ -383,22 +499,23 @@
       for (const [id, [value, how]] of best) {
         const now = records.get(id) || { score: 0, weight: 0 };
         now.score += weight * value;
-        now.weight += weight * (how >= EQUAL ? 1 : how >= ALIKE ? 0.8 : 0.6);
+        const place = value / how >= WEIGHTS.path ? 1 : ONLY_TEXT;
+        now.weight += weight * (how >= EQUAL ? 1 : how >= ALIKE ? 0.8 : 0.6) * place;
         records.set(id, now);
       }
     }
     const stems = new Set(typed.map(stem));
     const near = new Map(); // stem -> the weight of the typed word that it stands for
-    for (const { found } of asked) {
+    for (const { word, found } of asked) {
       const own = [...found].filter(([, how]) => how >= ALIKE);
-      const weight = own.length ? weightOfWord(found) : 0;
+      const weight = own.length ? weightOfWord(found) * heaviness(stem(word)) : 0;
       for (const [s, how] of own) if (weight * how > (near.get(s) || [0])[0]) near.set(s, [weight * how, how]);
     }
     const ranked = [];
     const isMeaning = MEANING.test(low.trim());
     for (const [id, { score, weight }] of records) {
       const item = items[id];
-      let value = score * Math.pow(weight / total, 2);
+      let value = score * Math.pow(weight / total, 1.6);
       if (item.level === 1) value *= 1.5;
       else if (!item.text) value *= 0.4; // a title above others answers nothing
       // The more of a question was asked for, and of what was asked for is in one, the more this is its answer.
@@ -406,7 +523,7 @@
       for (const own of questions[id]) {
         let said = 0, same = 0, all = 0;
         for (const s of own) {
-          const weight = weightOf(s);
+          const weight = weightOf(s) * heaviness(s);
           all += weight;
           if (!near.has(s)) continue;
           const how = stems.has(s) ? 1 : near.get(s)[1];
@@ -417,17 +534,17 @@
       }
       value *= best;
       for (const [place, share] of PLACES) if (place.test(item.location)) value *= share;
-      if (isMeaning && weight > 0.95 * total && item.location.startsWith("reference/glossary")) value *= 40;
+      if (isMeaning && weight > 0.7 * total && item.location.startsWith("reference/glossary")) value *= 40;
       ranked.push({ id, value });
     }
     ranked.sort((a, b) => b.value - a.value || a.id - b.id);
-    // Several sections of one page must not hide other pages.
+    // Several sections of one page must not hide other pages. A page of questions has many subjects.
     const times = new Map();
     for (const each of ranked) {
       const page = items[each.id].location.split("#")[0];
       const before = times.get(page) || 0;
       times.set(page, before + 1);
-      each.value *= Math.pow(0.75, before);
+      each.value *= Math.pow(/^how-to\/(questions|error_texts)/.test(page) ? 0.85 : 0.75, before);
     }
     ranked.sort((a, b) => b.value - a.value || a.id - b.id);
     return { ranked: withAnswers(ranked), asked };

@@ -50,7 +50,7 @@ SEARCHES = (
     ("visibility timeout", "how-to/from_celery.html", 3),
     ("DLQ redrive", "how-to/dead_letters.html", 3),
     ("partition key", "how-to/questions.html", 1),
-    ("prefetch count", "how-to/from_brokers.html", 3),
+    ("prefetch count", "how-to/questions_features.html", 1),
     ("migrate from rabbitmq pika", "how-to/from_brokers.html", 1),
     ("hello world", "tutorial/first_order.html", 3),
     # texts of errors
@@ -116,7 +116,7 @@ SEARCHES = (
     ("secrets from a file or vault", "how-to/questions_features.html", 1),
     ("clock drift between servers", "how-to/questions.html", 1),
     ("batch insert 100000 messages", "how-to/questions_production.html", 3),
-    ("should I back up the broker", "how-to/questions_production.html", 1),
+    ("should I back up the broker", "how-to/questions_production.html", 2),
     ("switch from the bundled broker to RocketMQ", "how-to/questions_production.html", 1),
     ("connect the debugger to a running worker", "how-to/questions_operating.html", 1),
     ("how to drain a node before shutdown", "how-to/questions_operating.html", 3),

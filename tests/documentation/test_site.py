@@ -11,6 +11,7 @@ from tests.documentation.build import build
 from tests.documentation.deployment_pages import DEPLOY, NOT_PRINTED, ROOT, downloads, place_of
 from tests.documentation.html_page import HtmlPage
 from tests.documentation.navigation import navigation, places
+from tests.documentation.search_later_rounds import LATER_ROUNDS
 from tests.documentation.search_rounds import ROUNDS
 from tests.documentation.searches import SEARCHES
 from tests.documentation.site_search import answers, pages_found
@@ -167,7 +168,7 @@ def test_search_knows_every_page_without_a_server(site: Path) -> None:
 @pytest.fixture(scope="module")
 def found(site: Path) -> dict[str, list[str]]:
     """Give the places that each search finds. All are asked at once: Node reads the index once."""
-    queries = [query for query, *_ in (*SEARCHES, *ROUNDS)]
+    queries = [query for query, *_ in (*SEARCHES, *ROUNDS, *LATER_ROUNDS)]
     return dict(zip(queries, pages_found(site, *queries), strict=True))
 
 
@@ -180,7 +181,7 @@ def test_search_finds_the_page_for_the_words_of_a_user(
     assert page in [each.split("#")[0] for each in places[:among]], places
 
 
-@pytest.mark.parametrize(("query", "page"), ROUNDS)
+@pytest.mark.parametrize(("query", "page"), [*ROUNDS, *LATER_ROUNDS])
 def test_search_leads_to_the_answer_of_a_question_in_other_words(
     found: dict[str, list[str]], query: str, page: str
 ) -> None:
