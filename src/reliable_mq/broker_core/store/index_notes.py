@@ -20,7 +20,7 @@ from reliable_mq.wire.properties import KEYS, UNIQ_KEY, property_value
 from reliable_mq.wire.record_encode import RecordForm
 
 _NOTED_MAX = 262_144  # messages; those with a key of 32 bytes have 13 MB
-_HASHED_MAX = 65_536  # messages that wait, when one more is noted by its hashes
+_HASHED_MAX = 32_768  # messages that wait, when one more is noted by its hashes: 10 MB
 _TOGETHER_MAX = 256  # messages of one note; the index lists whole notes
 _MARKS_MAX = 8  # entries of one message
 _KEY_SIZE_MAX = 64
@@ -122,8 +122,7 @@ class IndexNotes:
         """Note messages with known hashes, if there is room. The arguments: see `HashedNote`."""
         count = len(offsets)
         if self.count < _HASHED_MAX and count <= _TOGETHER_MAX:
-            packed = array("q", offsets), array("q", hashes)
-            self._notes.append(HashedNote(offsets[0], end, *packed, time_ms))
+            self._notes.append(HashedNote(offsets[0], end, offsets, hashes, time_ms))
             self.count += count
 
     def forget_before(self, offset: int) -> None:
