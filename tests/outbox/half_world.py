@@ -1,6 +1,5 @@
 """Half messages over a real database, and a broker in memory that keeps halves as brokers do."""
 
-import gc
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -261,8 +260,6 @@ class HalfWorld:
     @contextmanager
     def life(self, switch: KillSwitch | None = None) -> Iterator[Life]:
         """Give one life of a process; it ends well, or where the switch says."""
-        if self.broker.switch.dead:
-            gc.collect()  # a cursor in the traceback of a death keeps SQLite's lock
         life = Life(self.url, self.broker, switch or KillSwitch(), f"life-{next(self._names)}")
         try:
             yield life

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
@@ -72,6 +73,14 @@ def make_sqlite_durable(engine: Engine) -> None:
             driver.text_factory = factory
         if not READS_ONLY.items() <= options.items():
             _begin_writing(connection)
+
+    @event.listens_for(engine, "close")
+    def _on_close(connection: Any, _record: object) -> None:
+        # SQLAlchemy closes the connection of a cancelled or interrupted statement without a
+        # rollback. SQLite then keeps the write lock until nothing refers to the cursor any more,
+        # and the traceback of the cancellation does.
+        with suppress(Exception, asyncio.CancelledError):
+            connection.rollback()
 
 
 class _Writer:
