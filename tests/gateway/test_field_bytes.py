@@ -9,15 +9,23 @@ from hypothesis import strategies as st
 
 from reliable_mq.gateway.field_bytes import field_tags, known_text, sized, timestamp, varint
 from reliable_mq.gateway.message_types import TYPES
-from reliable_mq.gateway.receiving import encode_message, kind_of
+from reliable_mq.gateway.receiving import (
+    PoppedMessage,
+    encode_message,
+    kind_of,
+    message_of,
+    said_by,
+    said_in,
+)
 from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
 from reliable_mq.wire import properties as p
+from reliable_mq.wire.properties import decode_properties
 from reliable_mq.wire.record import Record, pack_host
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
-HANDLE = "7 1790000000000 60000 3 0 b 0 7 1007"
+HANDLE = "7 1790000000000 60000 3 0 b 0 7"
 OWN = {
     p.UNIQ_KEY: "ID7",
     p.TAGS: "paid",
@@ -30,6 +38,29 @@ OWN = {
     "DLQ_ORIGIN_MESSAGE_ID": "ID6",
     "REAL_TOPIC": "of the broker",
 }
+
+
+# What clients write around unique key and time of birth, and what nobody should write.
+PARTS = st.lists(
+    st.sampled_from(
+        [
+            *("WAIT\x01true\x02", "TAGS\x01paid\x02", "KEYS\x01k1 k2\x02", "own\x01é\x02"),
+            *("UNIQ_KEY\x01ID7\x02", "UNIQ_KEY\x01\x02", "UNIQ_KEY\x01é\x02", "UNIQ_KEY\x02"),
+            *("BORN_TIMESTAMP\x011790000000000\x02", "BORN_TIMESTAMP\x01soon\x02"),
+            *("BORN_TIMESTAMP\x01\x02", "MY_BORN_TIMESTAMP\x017\x02", "MY_UNIQ_KEY\x01ID8\x02"),
+            *(
+                "BORN_TIMESTAMP\x017",
+                "UNIQ_KEY\x01",
+                "\x01",
+                "\x02",
+                "UNIQ_KEY",
+                "x",
+                "__SHARDINGKEY\x01o\x02",
+            ),
+        ]
+    ),
+    max_size=8,
+).map("".join)
 
 
 def filled(record: Record, found: dict[str, str], attempts: int, topic: str, handle: str) -> Any:
@@ -73,7 +104,7 @@ def filled(record: Record, found: dict[str, str], attempts: int, topic: str, han
     is_rich=st.booleans(),
     numbers=st.tuples(I32, I64, I64, I64, st.integers(0, 2**31 - 1)),
     topic=st.text("topic%-_", min_size=1, max_size=255),
-    handle=st.sampled_from(["", HANDLE]),
+    is_popped=st.booleans(),
 )
 def test_a_record_as_bytes_says_what_an_object_would_say(
     body: bytes,
@@ -81,11 +112,11 @@ def test_a_record_as_bytes_says_what_an_object_would_say(
     is_rich: bool,
     numbers: tuple[int, int, int, int, int],
     topic: str,
-    handle: str,
+    is_popped: bool,
 ) -> None:
     queue_id, queue_offset, born_ms, store_ms, attempts = numbers
     record = Record(
-        "stored",
+        topic,
         body,
         queue_id=queue_id,
         queue_offset=queue_offset,
@@ -95,8 +126,31 @@ def test_a_record_as_bytes_says_what_an_object_would_say(
         store_host=pack_host("::1", 10911),
     )
     found = user | OWN if is_rich else user
-    data = encode_message(record, found, attempts, topic, handle)
-    assert TYPES["Message"].FromString(data) == filled(record, found, attempts, topic, handle)
+    if is_popped:
+        popped = PoppedMessage(record, found.get(p.UNIQ_KEY, ""), said_by(found), HANDLE, attempts)
+        message = TYPES["Message"].FromString(encode_message(popped, topic))
+    else:
+        message = message_of(record, found, attempts)
+    assert message == filled(record, found, attempts, topic, f"{HANDLE} 0" if is_popped else "")
+
+
+@given(PARTS.map(str.encode) | st.binary(max_size=60), st.integers(0, 40))
+def test_properties_that_are_read_once_say_what_they_say_alone(data: bytes, cut: int) -> None:
+    for stored in (data, b"UNIQ_KEY\x01A17\x02" + data, b"UNIQ_KEY\x01A17\x02" + data[cut:]):
+        found = decode_properties(stored)
+        assert said_in(stored) == (found.get(p.UNIQ_KEY, ""), said_by(found))
+
+
+def test_messages_that_differ_in_key_and_time_of_birth_share_what_they_say() -> None:
+    stored = b"UNIQ_KEY\x01%d\x02own\x01x\x02BORN_TIMESTAMP\x01%d\x02WAIT\x01true\x02"
+    (first, said), (second, again) = (said_in(stored % (n, 1_790_000_000_000 + n)) for n in (1, 2))
+    assert (first, second) == ("1", "2")
+    assert said is again
+
+
+def test_long_properties_are_not_kept() -> None:
+    stored = b"UNIQ_KEY\x011\x02own\x01" + b"x" * 600 + b"\x02"
+    assert said_in(stored)[1] is not said_in(stored)[1]
 
 
 @given(I64)

@@ -256,10 +256,10 @@ def test_a_client_that_leaves_during_a_renewal_gives_the_newest_handle_back(
 def test_a_message_that_cannot_be_converted_does_not_hold_the_others_up(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def encode_message(record: Any, *more: Any) -> bytes:
-        if record.body == b"bad":
+    def encode_message(popped: Any, topic: str) -> bytes:
+        if popped.record.body == b"bad":
             raise ValueError("out of range")
-        return well(record, *more)
+        return well(popped, topic)
 
     well = receiving.encode_message
     monkeypatch.setattr(asyncio_consuming, "encode_message", encode_message)

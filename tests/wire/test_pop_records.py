@@ -103,6 +103,8 @@ def test_bits_are_those_of_the_messages_of_a_checkpoint() -> None:
     checkpoint = PopCheckpoint(KEY, 1, (7, 8, 11))
 
     assert bits_of(checkpoint, (11, 7, 7, 9)) == 0b101
+    for offset in range(5, 13):
+        assert bits_of(checkpoint, (offset,)) == bits_of(checkpoint, (offset, offset))
 
 
 def test_a_handle_is_what_it_was() -> None:

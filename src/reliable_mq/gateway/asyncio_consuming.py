@@ -27,7 +27,6 @@ from reliable_mq.gateway.sending import check_echoed, check_group, check_topic
 from reliable_mq.gateway.sessions import BATCH_SIZE, Session, Sessions, ms_of
 from reliable_mq.gateway.waiting_places import WaitingPlaces
 from reliable_mq.names import EVERY_TAG, tags_of
-from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
@@ -179,9 +178,7 @@ class Consuming:
         topic = call.message_queue.topic.name
         for number, each in enumerate(list(found)):
             try:
-                data = encode_message(
-                    each.record, each.properties, each.attempts, topic, each.handle
-                )
+                data = encode_message(each, topic)
             except Exception:  # noqa: BLE001 - one message must not hold the others up
                 found.remove(each)
                 if policy.is_orderly:  # nothing passes it
@@ -279,7 +276,7 @@ class Consuming:
             wanted = tags_of(call.filter_expression.expression or EVERY_TAG)
         try:
             for each in popped_of(answer.ext_fields, answer.body, topic, broker):
-                if wanted and EVERY_TAG not in wanted and each.properties.get(p.TAGS) not in wanted:
+                if wanted and EVERY_TAG not in wanted and each.said.tag not in wanted:
                     self._receipts.drop(topic, group, each)
                 elif each.attempts > policy.retries:
                     self._receipts.bury_later(topic, group, each)

@@ -26,7 +26,6 @@ from reliable_mq.gateway.renewals import Due, Held
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.gateway.usual_ack import acknowledged, usual_ack
-from reliable_mq.wire import properties as p
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.pop_handle import NORMAL, PopHandle
@@ -82,8 +81,7 @@ class Receipts:
             self.let_go(topic, group, found)
             return
         for each in found:
-            message_id = each.properties.get(p.UNIQ_KEY) or each.record.offset_message_id()
-            key = (group, message_id, each.handle)
+            key = (group, each.message_id, each.handle)
             try:
                 held = session.held[key] = Held(session, key, topic, each.attempts, now)
             except RpcRefused:
@@ -110,8 +108,7 @@ class Receipts:
         self._soon.begin(self._bury(topic, group, message))
 
     async def _bury(self, topic: str, group: str, message: PoppedMessage) -> None:
-        message_id = message.properties.get(p.UNIQ_KEY, "")
-        await self.bury(topic, group, read_handle(message.handle), message_id)
+        await self.bury(topic, group, read_handle(message.handle), message.unique_key)
 
     async def acknowledge(self, caller: Caller, call: Any) -> Any:
         """Answer an AckMessage."""

@@ -10,7 +10,7 @@ from typing import Any
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.message_types import TYPES
 
-_SMALL, _TWO_BYTES = 1024, 1 << 14
+_SMALL, _TWO_BYTES, _THREE_BYTES = 2048, 1 << 14, 1 << 21
 _KEPT_LENGTH_MAX = 255
 _MORE, _BITS = 0x80, 0x7F
 _I64_MASK = 2**64 - 1
@@ -62,6 +62,8 @@ def varint(number: int) -> bytes:
         return _SMALL_VARINTS[number]
     if 0 < number < _TWO_BYTES:
         return bytes((number & _BITS | _MORE, number >> 7))
+    if 0 < number < _THREE_BYTES:
+        return bytes((number & _BITS | _MORE, number >> 7 & _BITS | _MORE, number >> 14))
     return _long_varint(number)
 
 
@@ -99,8 +101,12 @@ def _seconds(seconds: int) -> bytes:
 _NANOS = [b"", *(b"\x10" + _long_varint(ms * 1_000_000) for ms in range(1, 1000))]
 
 
+@lru_cache(maxsize=256)
 def timestamp(tag: bytes, ms: int) -> bytes:
-    """Return a field with a time, given in milliseconds since the epoch."""
+    """Return a field with a time, given in milliseconds since the epoch.
+
+    Messages that are stored together, and are born together, have the same times.
+    """
     ms = min(max(ms, 0), _YEAR_9999_MS)
     data = _seconds(ms // 1000) + _NANOS[ms % 1000]
     return b"".join((tag, _SMALL_VARINTS[len(data)], data))

@@ -21,6 +21,7 @@ from reliable_mq.wire import properties as p
 from reliable_mq.wire.compression import decompress
 from reliable_mq.wire.pop_answer import handles_of
 from reliable_mq.wire.pop_handle import NORMAL, message_place
+from reliable_mq.wire.properties import decode_properties
 from reliable_mq.wire.record import Record, address_of, iter_records, unpack_host
 
 _MD5, _IDENTITY, _GZIP = 2, 1, 2
@@ -42,6 +43,10 @@ _HANDLE = _S["receipt_handle"]
 _CHECKSUM = sized(field_tags("Digest")["checksum"], b"0" * 32)
 _BORN, _BORN_HOST = _S["born_timestamp"], _S["born_host"]
 _STORED = _S["store_timestamp"]
+_ENCODINGS = {each: _S["body_encoding"] + varint(each) for each in (_IDENTITY, _GZIP)}
+_KEY_NAME, _BORN_NAME = f"{p.UNIQ_KEY}\x01".encode(), f"{p.BORN_TIMESTAMP}\x01".encode()
+_KEY_AT, _BORN_SIZE, _END = len(_KEY_NAME), len(_BORN_NAME), b"\x02"
+_REST_SIZE_MAX = 512  # of properties that are read once: 256 of them are kept
 _DIGEST = sized(_S["body_digest"], field_tags("Digest")["type"] + varint(_MD5) + _CHECKSUM)[:-32]
 
 
@@ -52,24 +57,71 @@ def _place(store_host: bytes, queue_id: int) -> bytes:
     return sized(_S["store_host"], host) + _S["queue_id"] + varint(queue_id)
 
 
-@lru_cache(maxsize=64)
-def _nature(encoding: int, kind: int) -> bytes:
-    """Return the fields with the encoding of a body and the kind of its message."""
-    return _S["body_encoding"] + varint(encoding) + _S["message_type"] + varint(kind)
+class Said(NamedTuple):
+    """What the properties of a message say to its consumer, besides its unique key.
+
+    `user`: the fields with what its sender has added. `kind` is that of the message. `born_host`:
+    the host that they name; "": none. `rare`: the fields that only some messages have.
+    """
+
+    tag: str | None
+    user: bytes
+    kind: bytes
+    born_host: str
+    rare: bytes
 
 
 class PoppedMessage(NamedTuple):
-    """A message that was handed out. `check`: its `POP_CK`, without the offset in the log."""
+    """A message that was handed out. `check`: its `POP_CK`, without the offset in the log.
+
+    `unique_key`: "" if it has none.
+    """
 
     record: Record
-    properties: dict[str, str]
+    unique_key: str
+    said: Said
     check: str
     attempts: int
+
+    @property
+    def message_id(self) -> str:
+        """What the client knows it by."""
+        return self.unique_key or self.record.offset_message_id()
 
     @property
     def handle(self) -> str:
         """The receipt handle."""
         return f"{self.check} {self.record.commit_log_offset}"
+
+
+def said_in(properties: bytes) -> tuple[str, Said]:
+    """Return the unique key in the properties of a record, and what else they say.
+
+    The messages of a client differ in their unique key, which is the first property, and in the
+    time of their birth, which the record has, too. The rest is read once.
+    """
+    end = properties.find(_END, _KEY_AT)
+    if end <= _KEY_AT or not properties.startswith(_KEY_NAME):
+        return _said_by(properties)
+    key, rest = properties[_KEY_AT:end], properties[end + 1 :]
+    born_at = rest.find(_BORN_NAME)
+    if born_at == 0 or (born_at > 0 and rest[born_at - 1] == _END[0]):
+        born, _, behind = rest[born_at + _BORN_SIZE :].partition(_END)
+        if born.isdigit():
+            rest = rest[:born_at] + behind
+    if len(rest) > _REST_SIZE_MAX or not key.isalnum() or _KEY_NAME in rest:
+        return _said_by(properties)
+    return key.decode(), _said_by_rest(rest)
+
+
+def _said_by(properties: bytes) -> tuple[str, Said]:
+    found = decode_properties(properties)
+    return found.get(p.UNIQ_KEY, ""), said_by(found)
+
+
+@lru_cache(maxsize=256)
+def _said_by_rest(rest: bytes) -> Said:
+    return said_by(decode_properties(rest))
 
 
 def _by_queue(text: str | None) -> dict[tuple[str, str], str]:
@@ -98,63 +150,71 @@ def popped_of(
             place = message_place(record.queue_id, record.queue_offset)
             count = counts.get((kind, place)) or counts.get((kind, str(record.queue_id)))
             attempts = max(attempts, _number(count))
-        yield PoppedMessage(record, record.property_map(), handle.text(), attempts)
+        yield PoppedMessage(record, *said_in(record.properties), handle.text(), attempts)
 
 
 def message_of(record: Record, found: Mapping[str, str], attempts: int) -> Any:
-    """Return a record as a message; see `encode_message`."""
-    return TYPES["Message"].FromString(encode_message(record, found, attempts, record.topic))
-
-
-def encode_message(
-    record: Record, found: Mapping[str, str], attempts: int, topic: str, handle: str = ""
-) -> bytes:
-    """Return a record as the bytes of a message.
+    """Return a record as a message; see `encode_message`.
 
     Args:
         record: as the broker stores it.
         found: its properties.
         attempts: how many times it was handed out before.
-        topic: the one that its consumer asks for.
-        handle: its receipt handle; "": it has none.
     """
+    message_id = found.get(p.UNIQ_KEY) or record.offset_message_id()
+    data = _encode(record, message_id, said_by(found), attempts, record.topic, "")
+    return TYPES["Message"].FromString(data)
+
+
+def encode_message(popped: PoppedMessage, topic: str) -> bytes:
+    """Return a message that was handed out as bytes.
+
+    Args:
+        popped: it.
+        topic: the one that its consumer asks for.
+    """
+    record, _, said, _, attempts = popped
+    return _encode(record, popped.message_id, said, attempts, topic, popped.handle)
+
+
+def _encode(
+    record: Record, message_id: str, said: Said, attempts: int, topic: str, handle: str
+) -> bytes:
+    """Return the bytes of a message; `handle` is "" if it has none."""
     body, encoding = _body_of(record)
-    parts = [known_text(_M["topic"], _NAME, topic)]
-    for name, value in found.items():
-        if name not in _NOT_THE_USERS:
-            pair = sized(b"\x0a", name.encode()) + sized(b"\x12", value.encode())
-            parts += (_USER, varint(len(pair)), pair)
-    system = b"".join(_system_of(record, found, attempts, handle, body, encoding))
-    parts += (_SYSTEM, varint(len(system)), system)
-    if body:
-        parts += (_BODY, varint(len(body)), body)
-    return b"".join(parts)
+    unique = message_id.encode()
+    system = b"".join(
+        (
+            *(_ID, varint(len(unique)), unique),
+            *(_DIGEST, hexlify(md5(body, usedforsecurity=False).digest()).upper()),
+            *(_ENCODINGS[encoding], said.kind),
+            timestamp(_BORN, record.born_time_ms),
+            known_text(_BORN_HOST, b"", said.born_host or unpack_host(record.born_host)[0]),
+            timestamp(_STORED, record.store_time_ms),
+            _place(record.store_host, record.queue_id),
+            *(_OFFSET, varint(record.queue_offset)),
+            *(_ATTEMPT, varint(min(attempts + 1, _INT32_MAX))),
+            sized(_HANDLE, handle.encode()) if handle else b"",
+            said.rare,
+        )
+    )
+    head = known_text(_M["topic"], _NAME, topic)
+    parts = (head, said.user, _SYSTEM, varint(len(system)), system, _BODY, varint(len(body)), body)
+    return b"".join(parts if body else parts[:5])
 
 
-def _system_of(
-    record: Record, found: Mapping[str, str], attempts: int, handle: str, body: bytes, encoding: int
-) -> list[bytes]:
-    """Return the fields of a message that are not its topic, its body or its sender's own."""
-    get = found.get
-    message_id = (get(p.UNIQ_KEY) or record.offset_message_id()).encode()
-    born_host = get(BORN_HOST, "").strip() or unpack_host(record.born_host)[0]
-    parts = [
-        *(_ID, varint(len(message_id)), message_id),
-        *(_DIGEST, hexlify(md5(body, usedforsecurity=False).digest()).upper()),
-        _nature(encoding, kind_of(found)),
-        timestamp(_BORN, record.born_time_ms),
-        known_text(_BORN_HOST, b"", born_host),
-        timestamp(_STORED, record.store_time_ms),
-        _place(record.store_host, record.queue_id),
-        *(_OFFSET, varint(record.queue_offset)),
-        *(_ATTEMPT, varint(min(attempts + 1, _INT32_MAX))),
-    ]
-    if handle:
-        text = handle.encode()
-        parts += (_HANDLE, varint(len(text)), text)
-    if not found.keys().isdisjoint(_RARE):
-        parts += _rare_of(found)
-    return parts
+def said_by(found: Mapping[str, str]) -> Said:
+    """Return what properties say besides the unique key."""
+    pairs = (
+        sized(b"\x0a", name.encode()) + sized(b"\x12", value.encode())
+        for name, value in found.items()
+        if name not in _NOT_THE_USERS
+    )
+    user = b"".join(sized(_USER, pair) for pair in pairs)
+    kind = _S["message_type"] + varint(kind_of(found))
+    rare = b"" if found.keys().isdisjoint(_RARE) else b"".join(_rare_of(found))
+    born_host = found.get(BORN_HOST, "").strip()
+    return Said(found.get(p.TAGS), user, kind, born_host, rare)
 
 
 _RARE = (p.TAGS, p.KEYS, p.SHARDING_KEY, p.TIMER_DELIVER_MS, TRACE_CONTEXT, "DLQ_ORIGIN_TOPIC")

@@ -198,5 +198,8 @@ def decode_acks(body: bytes, broker: str) -> PopAcks:
 
 def bits_of(checkpoint: PopCheckpoint, offsets: Sequence[int]) -> int:
     """Return the bits of some messages of a checkpoint; others have none."""
-    places: Mapping[int, int] = {each: index for index, each in enumerate(checkpoint.offsets)}
+    own = checkpoint.offsets
+    if len(offsets) == 1 and (count := own.count(offsets[0])) < 2:  # nearly always
+        return 1 << own.index(offsets[0]) if count else 0
+    places: Mapping[int, int] = {each: index for index, each in enumerate(own)}
     return sum(1 << places[offset] for offset in set(offsets) if offset in places)

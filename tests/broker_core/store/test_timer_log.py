@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from tests.broker_core.broker_world import there
 
 from reliable_mq.broker_core.store.timer_log import DELETE, FOLDER, SIZE, TimerEntry, TimerLog
 from reliable_mq.errors import StoreCorrupt
@@ -219,3 +220,34 @@ def test_a_missing_file_before_the_end_is_damage_and_behind_it_a_power_loss() ->
     log = TimerLog(disk, FILE_SIZE, FILE_SIZE)
     assert disk.names(FOLDER) == [f"{0:020d}"]
     assert log.read(positions[2]) == entry(2)
+
+
+@pytest.mark.parametrize("step", [1, -1, 7])
+def test_neighbours_are_read_as_they_are_now(step: int) -> None:
+    disk = MemoryDisk()
+    log = TimerLog(disk, 200 * SIZE, 0)
+    positions = [added(log, entry(number)) for number in range(500)]
+    log.flush()
+    order = [positions[number * step % 500] for number in range(500)]
+    for position in order:
+        assert log.read(position) == entry(positions.index(position))
+        assert log.read(position + 4) is None  # no entry begins there
+    log.relink(positions[3], 77)
+    assert there(log.read(positions[3])).previous == 77
+    new = added(log, entry(500))
+    assert log.read(new) is None
+    log.flush()
+    assert log.read(new) == entry(500)
+    log.end = positions[100]
+    log.cut()
+    assert [log.read(each) for each in positions[99:102]] == [entry(99), None, None]
+
+
+def test_neighbours_are_read_at_once() -> None:
+    disk = MemoryDisk()
+    log = TimerLog(disk, 200 * SIZE, 0)
+    positions = [added(log, entry(number)) for number in range(100)]
+    log.flush()
+    disk.looks = []
+    assert all(log.read(each) for each in reversed(positions))
+    assert [each.verb for each in disk.looks] == ["read", "read"]

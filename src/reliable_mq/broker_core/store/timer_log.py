@@ -27,6 +27,8 @@ _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 _MAGIC_PLACE = 12
 _PREVIOUS_PLACE, _DELAY_PLACE = 4, 24
 SIZE = _ENTRY.size
+_BLOCK = 64 * SIZE
+"""So many bytes are read at once: neighbours are read one after another, in either direction."""
 
 
 class TimerEntry(NamedTuple):
@@ -63,6 +65,7 @@ class TimerLog:
         self._unsynced: set[int] = set()
         self._gathered: list[bytes] = []
         self._gathered_size = 0
+        self._block, self._block_at = b"", 0  # as read since the last write, and its position
         self.end = end
         self._load()
         self.start = min(self._files, default=0)
@@ -136,20 +139,31 @@ class TimerLog:
 
     def _write(self, position: int, parts: list[bytes]) -> None:
         at = position % self._file_size
+        self._block = b""
         self._file(position - at).write(at, parts)
         self._unsynced.add(position - at)
 
     def read(self, position: int) -> TimerEntry | None:
         """Return the entry at a position, or None without an entry."""
-        at = position % self._file_size
-        file = self._files.get(position - at)
-        data = file.read(at, SIZE) if file and position >= self.start else b""
-        if len(data) < SIZE:
+        place = position - self._block_at
+        if not 0 <= place <= len(self._block) - SIZE:
+            place = self._read_block(position)
+        if position < self.start or place > len(self._block) - SIZE:
             return None
-        size, previous, magic, taken_ms, delay_ms, *rest = _ENTRY.unpack(data)
+        size, previous, magic, taken_ms, delay_ms, *rest = _ENTRY.unpack_from(self._block, place)
         if size != SIZE or not 0 < magic <= 15:
             return None
         return TimerEntry(previous, magic, taken_ms, taken_ms + delay_ms, *rest)
+
+    def _read_block(self, position: int) -> int:
+        """Read the block with an entry; return the place of the entry in it."""
+        at = position % self._file_size
+        file, place = self._files.get(position - at), at % _BLOCK
+        if place > _BLOCK - SIZE:  # no entry of ours begins here
+            place = 0
+        self._block_at = position - place
+        self._block = bytes(file.read(at - place, _BLOCK)) if file else b""
+        return place
 
     def after(self, position: int) -> int:
         """Return the position after the entry or blank at `position`.
@@ -183,7 +197,7 @@ class TimerLog:
 
     def cut(self) -> None:
         """Remove everything after `end`."""
-        end = self.end
+        end, self._block = self.end, b""
         keep = end - end % self._file_size
         for first in sorted(self._files, reverse=True):
             if first > keep:
