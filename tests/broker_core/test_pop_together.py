@@ -6,14 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker_core.broker_world import GROUP, TOPIC, connection, there
+from tests.broker_core.broker_world import GROUP, TOPIC, connection
 from tests.broker_core.pop_world import INVISIBLE_MS, PopWorld, Taken, ack_header
-from tests.broker_core.test_query import index_files
 
 from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.requests import pop_records
-from reliable_mq.broker_core.store.index_notes import IndexNotes
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, request
@@ -77,33 +75,6 @@ def test_each_checkpoint_gets_its_record_and_each_request_its_answer(count: int,
     assert keys == [(TOPIC, n, (n,)) for n in range(count)]
     given = answers(world, count)
     assert [(each.code, each.serialize_type) for each in given if each] == [(0, form)] * count
-
-
-def index_after_acknowledgements() -> tuple[list[bytes], int]:
-    """Return the index of a broker that got some in several ways, and what it had notes of."""
-    world = PopWorld()
-    for number in range(40):
-        world.send(b"%d" % number)
-    while world.core.index_some(world.now_ms):
-        pass
-    alone = [each for _ in range(12) for each in world.pop(maxMsgNums=1)]
-    together = world.pop()
-    for some in (alone[:1], alone[1:5], together[:3], [*alone[5:], *together[3:]]):
-        acknowledge(world, some)
-    noted = there(world.state.store.index).notes.count
-    while world.core.index_some(world.now_ms):
-        pass
-    assert there(world.state.store.index).indexed == world.state.store.log.end
-    return index_files(world), noted
-
-
-def test_the_index_from_notes_of_acknowledgements_is_the_one_from_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from_notes, noted = index_after_acknowledgements()
-    monkeypatch.setattr(IndexNotes, "add_hashed", lambda *_: None)
-    from_log, nothing = index_after_acknowledgements()
-    assert (from_notes, noted, nothing) == (from_log, 1 + 4 + 1 + 8, 0)
 
 
 def test_the_records_are_those_of_acknowledgements_one_by_one() -> None:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from reliable_mq.wire.java_hash import (
     KeyHashes,
-    NumberedKey,
     index_hash,
     index_hashes,
     java_string_hash,
@@ -87,22 +86,6 @@ def test_the_hash_without_a_positive_twin_is_zero_among_many() -> None:
     assert cut is not None
     assert java_string_hash(f"t#{head}{tail}") == -(2**31)
     assert index_hashes([cut[0]], [cut[1]]) == [0]
-
-
-@given(
-    st.text(max_size=12),
-    st.text(max_size=80) | st.text("a0", min_size=250, max_size=260),
-    st.integers(-(2**63), 2**63 - 1) | st.just(-1),
-)
-def test_a_numbered_key_has_the_hash_of_its_text(before: str, behind: str, number: int) -> None:
-    assert NumberedKey(f"t#{before}", behind).of(number) == index_hash(
-        "t", f"{before}{number}{behind}"
-    )
-
-
-def test_a_numbered_key_without_a_positive_twin_is_zero() -> None:
-    key = key_that_reaches(-(2**31), behind="t#7")
-    assert NumberedKey("t#", key).of(7) == index_hash("t", f"7{key}") == 0
 
 
 def ascii_tail_that_reaches(goal: int, *, behind: str) -> str:

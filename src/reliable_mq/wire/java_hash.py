@@ -50,30 +50,6 @@ def _listed(value: int) -> int:
     return 0 if value == -_SIGN_BIT else abs(value)
 
 
-class NumberedKey:
-    """Computes `index_hash` of keys that differ in one number only, as `Topic@3@1007@group`.
-
-    Args:
-        before: the topic, "#", and the key before its number.
-        behind: the key behind it.
-    """
-
-    __slots__ = ("_before", "_behind", "_power")
-
-    def __init__(self, before: str, behind: str) -> None:
-        self._before, self._behind = java_string_hash(before), java_string_hash(behind)
-        units = len(behind.encode("utf-16-be", "surrogatepass")) // 2
-        self._power = pow(31, units, 1 << 32)
-
-    def of(self, number: int) -> int:
-        """Return the hash of the key with a number; it is not negative."""
-        digits = b"%d" % number
-        factors = _FACTORS[len(digits)]
-        value = self._before * _POWERS[len(digits)] + sum(map(mul, digits, factors))
-        value = (value * self._power + self._behind) & _MASK
-        return _listed(value - (1 << 32) if value & _SIGN_BIT else value)
-
-
 TAIL = 8
 _HEADS_MAX = 512
 

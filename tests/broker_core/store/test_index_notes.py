@@ -26,7 +26,6 @@ from reliable_mq.broker_core.store.index_notes import IndexNotes
 from reliable_mq.broker_core.store.message_index import FOLDER, IndexSizes, MessageIndex
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk
-from reliable_mq.wire.java_hash import index_hash
 from reliable_mq.wire.record import Record
 from reliable_mq.wire.record_encode import RecordForm, encode_record
 
@@ -40,10 +39,7 @@ KEY = (
 
 
 class Stored(NamedTuple):
-    """Messages that are stored together.
-
-    With a form as columns. With keys and no form, their writer knows their hashes. Else one by one.
-    """
+    """Messages that are stored together; with a form as columns, else one by one."""
 
     form: RecordForm | None
     keys: list[str]
@@ -74,27 +70,8 @@ def columns(draw: st.DrawFn) -> Stored:
     return Stored(form, keys, messages)
 
 
-@st.composite
-def hashed(draw: st.DrawFn) -> Stored:
-    """Draw messages with a unique key and a tag each."""
-    drawn = draw(st.lists(KEY | st.just("ü@7"), min_size=1, max_size=9))
-    topic, tag, time_ms = draw(TOPIC), draw(st.sampled_from(["ack", "bAck"])), NOW_MS + 7
-    messages = [
-        Record(
-            topic=topic,
-            body=b"b" * draw(st.integers(0, 200)),
-            properties=f"DUE\x017\x02UNIQ_KEY\x01{key}\x02TAGS\x01{tag}\x02".encode(),
-            born_host=IPV4,
-            store_host=IPV4,
-            store_time_ms=time_ms,
-        )
-        for key in drawn
-    ]
-    return Stored(None, drawn, messages)
-
-
 ALONE = alike().map(lambda messages: Stored(None, [], messages))
-HISTORY = st.lists(columns() | columns() | hashed() | ALONE, min_size=1, max_size=8)
+HISTORY = st.lists(columns() | columns() | ALONE, min_size=1, max_size=8)
 
 
 class World:
@@ -118,11 +95,6 @@ class World:
             keys = [key.encode() for key in stored.keys]
             time_ms = stored.messages[0].store_time_ms
             self.index.notes.add(offsets, self.log.end, stored.form, keys, time_ms)
-        elif stored.keys and is_noted:
-            topic, tag = stored.messages[0].topic, stored.messages[0].property_map()["TAGS"]
-            pairs = ((index_hash(topic, key), index_hash(topic, f"T#{tag}")) for key in stored.keys)
-            time_ms = stored.messages[0].store_time_ms
-            self.index.notes.add_hashed(offsets, self.log.end, [*chain(*pairs)], time_ms)
         batch = self.log.take_batch()
         assert batch is not None
         CommitLog.write_batch(batch)
@@ -163,19 +135,6 @@ def test_an_index_from_notes_is_byte_by_byte_what_the_format_says(
             world.list_until(world.log.end)
     assert world.list_until(world.log.end) == files_as_the_format_says(world.messages)
     assert world.index.notes.count == 0
-
-
-def test_many_notes_with_hashes_are_listed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_notes, "_HASHED_MAX", 900)
-    world = World(segment_size=2_000_000)
-    properties = "DUE\x017\x02UNIQ_KEY\x01{:032X}\x02TAGS\x01ack\x02"
-    for count in (1, 16, 200, 1, 257, 256, 256, 256):
-        keys = [f"{number:032X}" for number in range(count)]
-        world.store(Stored(None, keys, many_alike(count, properties)))
-    assert world.index.notes.count == 986  # 257 are too many for one, 256 too many for all
-    until = world.messages[200].commit_log_offset  # in the middle of a note
-    assert world.list_until(until) == files_as_the_format_says(world.messages[:200])
-    assert world.list_until(world.log.end) == files_as_the_format_says(world.messages)
 
 
 @pytest.mark.parametrize("count", [15, 16, 255, 257, 1100])

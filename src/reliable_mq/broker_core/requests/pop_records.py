@@ -14,7 +14,7 @@ from reliable_mq.broker_core.names import TIMER_TOPIC, revive_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
 from reliable_mq.errors import MessageRefused
-from reliable_mq.wire.java_hash import NumberedKey, index_hash, tags_code
+from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.pop_records import (
     ACK,
     ACKS,
@@ -37,7 +37,6 @@ from reliable_mq.wire.properties import (
 
 _PAIRS = 6  # of the properties of a record
 _ACK_CODE, _ACKS_CODE = tags_code(ACK), tags_code(ACKS)
-_ACK_LISTED, _ACKS_LISTED = (index_hash(TIMER_TOPIC, f"T#{tag}") for tag in (ACK, ACKS))
 
 
 def append_checkpoint(
@@ -58,10 +57,6 @@ def append_acks(
     place = state.append(_message(state, body, properties, now_ms), now_ms)
     size = place.end - place.commit_log_offset
     state.timers.written.note(form.note(place.queue_offset, place.commit_log_offset, size))
-    if state.store.index is not None:
-        time_ms = state.store.appender.last_time_ms
-        offsets = (place.commit_log_offset,)
-        state.store.index.notes.add_hashed(offsets, place.end, form.hashes(acks.offsets), time_ms)
     return place
 
 
@@ -74,12 +69,10 @@ def append_acks_together(
         append_acks(state, PopAcks(key, tuple(acked)), revive_ms, revive_queue, now_ms)
         return
     topic, forms, records, codes = _topic(state), [], [], []
-    hashes: list[int] = []
     for (key, revive_ms), (revive_queue, acked) in found.items():
         form = _ack_form(key, revive_ms, _out_ms(state, revive_ms), revive_queue, topic)
         forms.append(form)
-        records.append(form.record(some := tuple(acked)))
-        hashes += form.hashes(some)
+        records.append(form.record(tuple(acked)))
         codes.append(_ACK_CODE if len(acked) == 1 else _ACKS_CODE)
     bodies, properties = zip(*records, strict=True)
     like = _message(state, b"", b"", now_ms)
@@ -89,9 +82,6 @@ def append_acks_together(
     note, queue_offset, ends = state.timers.written.note, place.queue_offset, [*offsets, place.end]
     for number, (form, at) in enumerate(zip(forms, offsets, strict=True)):
         note(form.note(queue_offset + number, at, ends[number + 1] - at))
-    if state.store.index is not None:
-        time_ms = state.store.appender.last_time_ms
-        state.store.index.notes.add_hashed(offsets, place.end, hashes, time_ms)
 
 
 class _AckForm(NamedTuple):
@@ -107,7 +97,6 @@ class _AckForm(NamedTuple):
     topic: str
     due_ms: int
     out_ms: int
-    listed: NumberedKey  # by the index; -1 is the number of several
 
     def record(self, offsets: Sequence[int]) -> tuple[bytes, bytes]:
         """Return body and properties of the record of some messages."""
@@ -118,12 +107,6 @@ class _AckForm(NamedTuple):
             )
         text = ",".join(map(str, offsets)).encode()
         return b'{"ao":-1,"aol":[%b]%b' % (text, self.body), self.of_several
-
-    def hashes(self, offsets: Sequence[int]) -> tuple[int, int]:
-        """Return what the index lists of the record of some messages: its unique key, its tag."""
-        if len(offsets) == 1:
-            return self.listed.of(offsets[0]), _ACK_LISTED
-        return self.listed.of(-1), _ACKS_LISTED
 
     def note(self, queue_offset: int, place: int, size: int) -> WrittenNote:
         """Return what the timers need to know of a record."""
@@ -144,9 +127,7 @@ def _ack_form(
     at = properties.index(f"{UNIQ_KEY}\x01".encode())
     at += len(f"{UNIQ_KEY}\x01{key.topic}@{key.queue_id}@".encode())
     before, behind = properties[:at], properties[at + 1 :]
-    place = f"{TIMER_TOPIC}#{key.topic}@{key.queue_id}@"
-    listed = NumberedKey(place, f"@{key.group}@{key.popped_ms}@{key.broker}@{ACK}")
-    return _AckForm(body, before, behind, of_several, topic, revive_ms, out_ms, listed)
+    return _AckForm(body, before, behind, of_several, topic, revive_ms, out_ms)
 
 
 def _append(

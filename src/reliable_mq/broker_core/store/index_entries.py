@@ -72,10 +72,10 @@ class IndexColumns(NamedTuple):
 
 
 _Unpack = Callable[[bytes, int], tuple[bytes, ...]]
-_ShareOf = Callable[[bytes], bytes | None]
-_Marks = tuple[int, ...]
-_Shape = tuple[_ShareOf, _Marks]
-_PairShape = tuple[_ShareOf, _ShareOf, _Marks]
+_Shape = tuple[Callable[[bytes], bytes | None], tuple[int, ...]]
+_PairShape = tuple[
+    Callable[[bytes], bytes | None], Callable[[bytes], bytes | None], tuple[int, ...]
+]
 _NO_SHAPE: _Shape = (dict[bytes, bytes]().get, ())
 
 
@@ -178,15 +178,11 @@ class IndexEntries:
         else:
             self._shares.append(share * count)
             self._tails.append(tails)
-        self._many += max(0, len(marks) - 2) * count
-        self.add_known([marks] * count, offsets, times_ms)
-
-    def add_known(self, marks: list[_Marks], offsets: list[int], times_ms: list[int]) -> None:
-        """Add messages with at most two marks each, which are hashes, or are among the shares."""
-        self._marks += marks
+        self._marks += [marks] * count
         self._offsets += offsets
         self._times_ms += times_ms
-        self._noted += len(marks)
+        self._noted += count
+        self._many += max(0, len(marks) - 2) * count
 
     def read(self, piece: bytes, offset: int) -> int:
         """Read whole records until it is enough; return their size in bytes.
@@ -195,7 +191,8 @@ class IndexEntries:
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
         size = self._read(piece, offset, is_careful=False)
-        if (tails := b"".join(self._tails[keys:])).isascii() and _END not in tails:
+        tails = b"".join(self._tails[keys:])
+        if tails.isascii() and _END not in tails:
             return size
         # A unique key is not ASCII, or is shorter than assumed: parse each message separately.
         del self._marks[records:], self._offsets[records:], self._times_ms[records:]
@@ -210,7 +207,8 @@ class IndexEntries:
         unpack, known_shape = _FIXED.unpack_from, self._shapes.get
         last_before = last_behind = b""
         share_of, shape_marks = _NO_SHAPE
-        at, size, last = 0, len(piece), len(piece) - RECORD_SIZE_MIN
+        at, size = 0, len(piece)
+        last = size - RECORD_SIZE_MIN
         for _ in range(self._records_max + self._noted - len(marks)):
             if at > last:
                 break
@@ -328,7 +326,8 @@ class IndexEntries:
         tag_hash = topic.rests[rest] = topic.hash_of_tag(tag)
         key_at = at + len(_UNIQ_KEY)
         before, behind = text[:key_at], text[key_at + len(unique) :]
-        is_whole_name = at == 1 + text[0] + _LENGTH_SIZE or text[at - 1 : at] == _END
+        is_first = at == 1 + text[0] + _LENGTH_SIZE
+        is_whole_name = is_first or text[at - 1 : at] == _END
         if is_whole_name and len(unique) > TAIL and not (_KEYS in before or _TAGS in before):
             sizes = f"{len(before)}s{len(unique) - TAIL}s{TAIL}s{len(behind)}s"
             marks = (COMPUTED, tag_hash) if tag_hash >= 0 else (COMPUTED,)
@@ -372,7 +371,8 @@ class IndexEntries:
         if head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             self._note((), offset, head.store_time_ms)
         else:
-            self._add(self.topic(head.topic.encode()), head.properties, offset, head.store_time_ms)
+            topic = self.topic(head.topic.encode())
+            self._add(topic, head.properties, offset, head.store_time_ms)
         return True
 
     def _add(self, topic: IndexedTopic, properties: bytes, offset: int, time_ms: int) -> None:

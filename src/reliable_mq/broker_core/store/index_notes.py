@@ -1,8 +1,8 @@
 """What the index must know of messages that were stored as columns, so that it need not read them.
 
-Receives unique keys or hashes, and places of messages, when they are appended. Returns them in the
-order of the log. A note may be missing: the index reads the log there, as after a restart. So notes
-are limited, and nothing depends on them.
+Receives unique keys and places of messages when they are appended. Returns them in the order of the
+log. A note may be missing: the index reads the log there, as after a restart. So notes are limited,
+and nothing depends on them.
 """
 
 import struct
@@ -20,7 +20,6 @@ from reliable_mq.wire.properties import KEYS, UNIQ_KEY, property_value
 from reliable_mq.wire.record_encode import RecordForm
 
 _NOTED_MAX = 262_144  # messages; those with a key of 32 bytes have 13 MB
-_HASHED_MAX = 32_768  # messages that wait, when one more is noted by its hashes: 10 MB
 _TOGETHER_MAX = 256  # messages of one note; the index lists whole notes
 _MARKS_MAX = 8  # entries of one message
 _KEY_SIZE_MAX = 64
@@ -47,27 +46,6 @@ class IndexNote(NamedTuple):
     time_ms: int
 
 
-class HashedNote(NamedTuple):
-    """Messages side by side in the log, whose hashes their writer knows.
-
-    Attributes:
-        begin: log offset of the first one.
-        end: where the last one ends.
-        offsets: of each record.
-        hashes: of the unique key and the tag of each one; it has no other key.
-        time_ms: the store time.
-    """
-
-    begin: int
-    end: int
-    offsets: Sequence[int]
-    hashes: Sequence[int]
-    time_ms: int
-
-
-AnyNote = IndexNote | HashedNote
-
-
 class IndexNotes:
     """The notes that the index has not used yet.
 
@@ -76,7 +54,7 @@ class IndexNotes:
     """
 
     def __init__(self) -> None:
-        self._notes: deque[AnyNote] = deque()
+        self._notes: deque[IndexNote] = deque()
         self.count = 0
         # By form: how its messages are listed; None: that depends on each message.
         self._forms: dict[RecordForm, tuple[KeyHashes, tuple[int, ...], Cut] | None] = {}
@@ -92,7 +70,7 @@ class IndexNotes:
         if not is_ordered or self.count != sum(len(note.offsets) for note in self._notes):
             raise InvariantBroken(f"I3: {self.count} messages in {len(self._notes)} notes")
 
-    def __iter__(self) -> Iterator[AnyNote]:
+    def __iter__(self) -> Iterator[IndexNote]:
         return iter(self._notes)
 
     def add(
@@ -116,15 +94,6 @@ class IndexNotes:
             self._notes.append(IndexNote(own[0], note_end, form, own, joined, time_ms))
             self.count += len(own)
 
-    def add_hashed(
-        self, offsets: Sequence[int], end: int, hashes: Sequence[int], time_ms: int
-    ) -> None:
-        """Note messages with known hashes, if there is room. The arguments: see `HashedNote`."""
-        count = len(offsets)
-        if self.count < _HASHED_MAX and count <= _TOGETHER_MAX:
-            self._notes.append(HashedNote(offsets[0], end, offsets, hashes, time_ms))
-            self.count += count
-
     def forget_before(self, offset: int) -> None:
         """Forget the notes that begin before a log offset."""
         notes = self._notes
@@ -132,8 +101,8 @@ class IndexNotes:
             self.count -= len(notes.popleft().offsets)
 
     def list_in(
-        self, entries: IndexEntries, note: AnyNote, others: Iterator[AnyNote], until: int
-    ) -> tuple[int, AnyNote | None]:
+        self, entries: IndexEntries, note: IndexNote, others: Iterator[IndexNote], until: int
+    ) -> tuple[int, IndexNote | None]:
         """Add the messages of a note to entries, and of notes that go on from it and are like it.
 
         Something else than the unique key may differ in what is listed of them. Then nothing is
@@ -148,8 +117,6 @@ class IndexNotes:
         Returns:
             Where the added messages end, or where the note begins if there are none. The next note.
         """
-        if isinstance(note, HashedNote):
-            return _list_hashed(entries, note, others, until)
         form, end, known = note.form, note.begin, self._forms
         if form not in known:
             make_room(known)
@@ -162,8 +129,8 @@ class IndexNotes:
         keys: list[bytes] = []
         offsets: list[int] = []
         times_ms: list[int] = []
-        following: AnyNote | None = note
-        while isinstance(following, IndexNote) and following.begin == end:
+        following: IndexNote | None = note
+        while following is not None and following.begin == end:
             _, note_end, own_form, own, joined, time_ms = following
             # Clients that send alike messages to one topic have forms of their own.
             is_like = own_form is form or known.get(own_form) == listing
@@ -176,28 +143,6 @@ class IndexNotes:
         if keys:
             entries.add_columns(hashes, marks, b"".join(keys), cut, offsets, times_ms)
         return end, following
-
-
-def _list_hashed(
-    entries: IndexEntries, note: HashedNote, others: Iterator[AnyNote], until: int
-) -> tuple[int, AnyNote | None]:
-    """Do as `IndexNotes.list_in` for notes with hashes."""
-    end, left = note.begin, entries.noted_left(())
-    hashes: list[int] = []
-    offsets: list[int] = []
-    times_ms: list[int] = []
-    following: AnyNote | None = note
-    while isinstance(following, HashedNote) and following.begin == end:
-        _, note_end, own, own_hashes, time_ms = following
-        if note_end > until or len(offsets) >= left:
-            break
-        hashes += own_hashes
-        offsets += own
-        times_ms += [time_ms] * len(own)
-        end, following = note_end, next(others, None)
-    pairs = iter(hashes)
-    entries.add_known(list(zip(pairs, pairs, strict=True)), offsets, times_ms)
-    return end, following
 
 
 def _listing(
