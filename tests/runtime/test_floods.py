@@ -178,9 +178,114 @@ def test_who_has_created_much_waits_for_its_pace_and_nobody_else_does() -> None:
             assert listener.pace.held
 
             listener.pace._let_on()
+            await eventually(lambda: len(echo.seen) == MOST + 13)
+            assert listener.pace.held, "it has had one slice"
+            listener.pace._let_on()
             await eventually(lambda: len(echo.seen) == MOST + 21)
-            assert not listener.pace.held
+            assert not listener.pace.held, "the slice has created nothing"
 
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_those_that_wait_for_their_pace_go_on_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whoever sends meanwhile waits for all that the many of them make due."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            listener = echo.listener
+            pace = listener.pace
+            listener.turns.single_at = time.monotonic() + LONG
+            pace.created = lambda: len(echo.seen)
+            creators = [await connect(echo) for _ in range(3)]
+            for _, creator in creators:
+                creator.write(SEND * 100)
+            await eventually(lambda: pace.held == 3)
+            for _ in range(2):
+                waiting = list(pace._held)
+                for number in range(3):
+                    seen = len(echo.seen)
+                    pace._let_on()
+                    assert list(listener._waiting) == [waiting[number]]
+                    await eventually(lambda: pace.held == 3)
+                    assert len(echo.seen) == seen + 1
+                assert list(pace._held) == waiting
+            assert not listener._waiting
+            assert listener.slice_seconds == -2.0, "a short one, although nobody else waits"
+
+    set_shares(monkeypatch, shared_slice=-2.0)
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_the_more_wait_for_their_pace_the_more_go_on_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So nobody waits for long."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            _peers = [await connect(echo) for _ in range(5)]
+            await eventually(lambda: len(echo.listener.connections) == 5)
+            pace = echo.listener.pace
+            for each in echo.listener.connections.values():
+                pace.note(each, MOST)
+            assert pace.hold(OrderedDict.fromkeys(echo.listener.connections.values()))
+            pace._let_on()
+            assert pace.held == 2
+
+    monkeypatch.setattr(flood_pace, "_STEPS_MAX", 2)
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+@pytest.mark.parametrize(("answered_at", "stands_back"), [(LONG, 3), (-LONG, 0)])
+def test_a_creator_stands_back_while_somebody_was_just_answered_but_not_for_long(
+    answered_at: float, stands_back: int
+) -> None:
+    """The client that was answered may wait for the processor of the loop."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            _one = await connect(echo)
+            await eventually(lambda: echo.listener.connections)
+            (creator,) = echo.listener.connections.values()
+            pace = echo.listener.pace
+            pace.note(creator, MOST + 1)
+            pace._uncollected = 0
+            assert pace.hold(OrderedDict.fromkeys([creator]))
+            echo.listener.turns.single_at = time.monotonic() + answered_at
+            held = []
+            for _ in range(stands_back + 1):
+                pace._go_on_or_wait(0.0)
+                held.append(pace.held)
+            assert held == [1] * stands_back + [0]
+
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_while_creators_wait_what_is_new_is_collected_in_a_turn_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _one = await connect(echo)
+            await eventually(lambda: echo.listener.connections)
+            (creator,) = echo.listener.connections.values()
+            pace = echo.listener.pace
+            pace.note(creator, MOST + 1)
+            assert pace.hold(OrderedDict.fromkeys([creator]))
+            assert not collected
+            pace._go_on_or_wait(0.0)
+            assert (len(collected), pace.held) == (1, 1)
+            pace._go_on_or_wait(0.0)
+            assert (len(collected), pace.held) == (1, 0)
+
+    collected: list[None] = []
+    monkeypatch.setattr(flood_pace, "collect_new", lambda: collected.append(None))
     run(test)
 
 
@@ -233,10 +338,12 @@ def test_a_request_that_goes_on_creating_makes_the_wait_longer_but_not_endless()
             pace = echo.listener.pace
             pace.note(creator, MOST + 1)
             assert pace.hold(OrderedDict())
-            pace._go_on_or_wait(1.0)
             assert pace.takes(creator)
+            for _ in range(3):
+                pace._go_on_or_wait(1.0)
+                assert pace.held
             pace._go_on_or_wait(0.0)
-            assert not pace.takes(creator)
+            assert not pace.held
 
     run(test)
 

@@ -87,6 +87,7 @@ class Listener:
         self._waiting: OrderedDict[HeldConnection, None] = OrderedDict()  # with waiting requests
         self._is_turn_due = False
         self.pace = FloodPace(self._let_on)
+        self.pace.single_at = lambda: self.turns.single_at
         self.decoder: Decoder = plain_decoder
         self.port = 0
         self.grpc_port = 0  # of this process, for peers that take this port for it
@@ -247,7 +248,7 @@ class Listener:
     def slice_seconds(self) -> float:
         """Seconds that one connection may use in one go."""
         shares = self.turns.now
-        return shares.shared_slice if self._waiting else shares.slice
+        return shares.shared_slice if self._waiting or self.pace.is_on else shares.slice
 
     def handle_later(self, connection: HeldConnection) -> None:
         """Call the connection's `handle_waiting` in a later turn, after those that wait.

@@ -354,7 +354,7 @@ class ServerConnection(asyncio.Protocol):
         """Whether all commands may be handled at once."""
         if len(commands) == 1:
             if self._reader.count == 1 and self._turns.many_from is not self:
-                self._turns.single_at = self._last_used
+                self._turns.single_at = time.monotonic()
             return commands[0].code in self._small_answers or self._turns.take_large()
         return self._small_answers.issuperset([command.code for command in commands])
 
