@@ -5,6 +5,7 @@ import struct
 import time
 import tracemalloc
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 from tests.runtime.echo_server import (
@@ -19,7 +20,7 @@ from tests.runtime.echo_server import (
 )
 from tests.waiting import eventually
 
-from reliable_mq.runtime import flood_pace
+from reliable_mq.runtime import flood_pace, server_connection
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -253,15 +254,54 @@ def test_a_creator_stands_back_while_somebody_was_just_answered_but_not_for_long
             await eventually(lambda: echo.listener.connections)
             (creator,) = echo.listener.connections.values()
             pace = echo.listener.pace
-            pace.note(creator, MOST + 1)
-            pace._uncollected = 0
-            assert pace.hold(OrderedDict.fromkeys([creator]))
             echo.listener.turns.single_at = time.monotonic() + answered_at
-            held = []
-            for _ in range(stands_back + 1):
-                pace._go_on_or_wait(0.0)
-                held.append(pace.held)
-            assert held == [1] * stands_back + [0]
+            for _ in range(2):
+                pace.note(creator, MOST + 1)
+                pace._uncollected = 0
+                assert pace.hold(OrderedDict.fromkeys([creator]))
+                held = []
+                for _ in range(stands_back + 1):
+                    pace._go_on_or_wait(0.0)
+                    held.append(pace.held)
+                assert held == [1] * stands_back + [0]
+
+    run(test)
+
+
+def test_a_single_request_is_noted_by_a_clock_that_is_finer_than_a_loops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop's clock has milliseconds. Whoever was answered half a millisecond ago counts here."""
+    clock = SimpleNamespace(monotonic=lambda: 5e9, time_ns=time.time_ns)
+
+    async def test() -> None:
+        async with serving() as echo:
+            assert await is_served(*await connect(echo))
+            assert echo.listener.turns.single_at == 5e9
+
+    monkeypatch.setattr(server_connection, "time", clock)
+    run(test)
+
+
+@pytest.mark.usefixtures("slow_pace")
+def test_while_some_wait_for_their_pace_who_creates_little_waits_too() -> None:
+    """So each has one slice, and the turn ends."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            _one = await connect(echo)
+            await eventually(lambda: echo.listener.connections)
+            (creator,) = echo.listener.connections.values()
+            pace = echo.listener.pace
+            pace.note(creator, MOST + 1)
+            assert pace.hold(OrderedDict.fromkeys([creator]))
+            pace._let_on()
+            assert not pace.held
+            pace._ahead = 0.0
+            pace.note(creator, 1)
+            waiting = OrderedDict.fromkeys([creator])
+            assert pace.hold(waiting)
+            assert (pace.held, len(waiting)) == (1, 0)
 
     run(test)
 
