@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, send_header
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken, ack_header
 from tests.broker_core.test_pop_restarts import note_timers, send_some
 
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -31,6 +31,41 @@ def test_acknowledgements_behind_a_message_without_a_slot_count() -> None:
     assert back(world) == []
     world.pass_time(2 * DAY_MS, step=3_600_000)
     assert [record.body for record in world.records(TOPIC)] == [b"0", b"1", b"far"]
+
+
+def test_a_message_without_a_slot_does_not_stop_the_timers() -> None:
+    """They are more than two weeks behind: popped messages come back before they go on to it."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop()
+    world.pass_time(1_000)
+    world.now_ms += 15 * DAY_MS
+    world.restart()
+    header = send_header(TOPIC, 0, TIMER_DELAY_SEC=str(2 * 86_400 - 10))
+    world.begin(Ask.SEND_MESSAGE_V2, header, b"far")
+    world.pass_time(1_000)
+    assert back(world) == [b"0", b"1"]
+    world.pass_time(2 * DAY_MS, step=3_600_000)
+    assert [record.body for record in world.records(TOPIC)] == [b"0", b"1", b"far"]
+
+
+def test_a_full_wheel_goes_on_when_an_acknowledgement_ends_what_it_waited_for() -> None:
+    """Nothing more is due in the wheel, so no other second is over."""
+    world = PopWorld()
+    send_some(world, 1)
+    (first,) = world.pop()
+    world.pass_time(1_000)
+    world.now_ms += 15 * DAY_MS
+    world.restart()
+    world.is_writing = False
+    world.begin(Ask.ACK_MESSAGE, ack_header(first))
+    world.pass_time(200)
+    assert world.state.timers.behind_ms(world.now_ms) > DAY_MS // 2
+    world.is_writing = True
+    world.finish_turn()
+    world.pass_time(1_000)
+    assert world.state.timers.behind_ms(world.now_ms) == 0
+    assert back(world) == []
 
 
 @pytest.mark.parametrize("slots", [2, 3, 6, 8])
