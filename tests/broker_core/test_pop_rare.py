@@ -68,6 +68,38 @@ def test_a_full_wheel_goes_on_when_an_acknowledgement_ends_what_it_waited_for() 
     assert back(world) == []
 
 
+@pytest.mark.parametrize("days", [13, 26, 60])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_broker_that_was_away_for_weeks_starts_and_goes_on(days: int, *, is_killed: bool) -> None:
+    """A kill leaves no note of what was taken up, so that is taken up again weeks later."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop()
+    if not is_killed:
+        world.pass_time(1_000)
+    world.restart(is_killed=is_killed)
+    world.now_ms += days * DAY_MS
+    world.pass_time(1_000)
+    assert back(world) == [b"0", b"1"]
+    world.restart()
+    world.pass_time(1_000)
+    assert world.state.timers.behind_ms(world.now_ms) == 0
+
+
+def test_timers_that_were_idle_for_weeks_take_a_message_up() -> None:
+    """What they have delivered is noted rarely then, and a kill comes before the next note."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop(maxMsgNums=1, invisibleTime=2_000)
+    world.pass_time(3_000)
+    note_timers(world)
+    world.now_ms += 40 * DAY_MS
+    world.pop(maxMsgNums=1)
+    world.restart(is_killed=True)
+    world.pass_time(12_000)
+    assert back(world) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("slots", [2, 3, 6, 8])
 @pytest.mark.parametrize("acked_ms", [3_500, 5_500, 6_900, 8_500])
 @pytest.mark.parametrize("away_ms", [1_000, 20_000])
