@@ -3,6 +3,8 @@
 The clock was set back. The timers go on behind what they have delivered, until they start again.
 """
 
+import errno
+
 import pytest
 from tests.broker_core.broker_world import START_MS
 from tests.broker_core.test_timers import DAY_MS, WorldAt, delivered, recall, send
@@ -135,3 +137,25 @@ def test_a_recall_does_not_keep_a_full_wheel_for_ever(
     world.pass_time(1_000)
 
     assert delivered(world) == [b"first", b"stays"]
+
+
+@pytest.mark.parametrize("operation", [0, 1, 2, 3, 4, 5, 33, 34, 35, 36])
+def test_messages_at_the_end_of_their_round_wait_for_room_on_the_disk(operation: int) -> None:
+    """Each gets its slot then, and their entries need a new file of the timer log."""
+    world = WorldAt(MemoryDisk(), START_MS, timerRollWindowSlot="4")
+    world.create_topic()
+    bodies = [b"%d" % number for number in range(200)]
+    for body in bodies:
+        send(world, body, TIMER_DELIVER_MS=START_MS + 6_500)
+    world.pass_time(4_980, step=20)
+    world.disk.error = errno.ENOSPC
+    for _ in range(3):
+        world.now_ms += 20
+        world.disk.fail_at = len(world.disk.operations) + operation
+        world.state.timers.run(world.now_ms)
+        world.disk.fail_at = None
+        checkpoint(world)
+
+    world.pass_time(3_000, step=20)
+
+    assert sorted(delivered(world)) == sorted(bodies)

@@ -218,7 +218,6 @@ class Timers:
             return False
         magic = entry.magic & ~ROLL
         self._add(entry._replace(magic=magic, slot_ms=slot_ms, due_ms=due_ms), timed)
-        self._files.flush_at_last()
         return True
 
     def _add(self, entry: TimerEntry, timed: TimedMessage | WrittenNote) -> None:
@@ -277,9 +276,7 @@ class Timers:
         limit_ms = min(self.limit_ms(now_ms), self._loaded_ms, self._caught_up_ms)
         self.ended.begin(self._store.log.end)
         count = size = 0
-        while self._due and self._due[0] <= limit_ms:
-            if not self._files.flush_at_last():  # see `_put_soon`
-                return count
+        while (is_flushed := self._files.flush_at_last()) and self._is_due(limit_ms):
             due_ms = self._due[0]
             positions = sorted(self._buckets[due_ms])
             for index, position in enumerate(positions):
@@ -288,14 +285,21 @@ class Timers:
                     return count
                 try:
                     size += self._deliver_one(position, now_ms)
-                except StoreError:  # no room for the log's next file
+                except (OSError, StoreError) as error:  # no room for the next file of a log
                     self._buckets[due_ms] = array("q", positions[index:])
-                    raise
+                    if isinstance(error, StoreError) or not is_out_of_room(error):
+                        raise
+                    broker_events.TIMER_LOG_NO_ROOM.log(log, error=error)
+                    return count
                 count += 1
             heapq.heappop(self._due)
             del self._buckets[due_ms]
-        self._finish(limit_ms, now_ms)
+        if is_flushed:  # see `_put_soon`
+            self._finish(limit_ms, now_ms)
         return count
+
+    def _is_due(self, until_ms: int) -> bool:
+        return bool(self._due) and self._due[0] <= until_ms
 
     def _deliver_one(self, position: int, now_ms: int) -> int:
         """Store the message of an entry, unless it was recalled; return its size."""
@@ -347,8 +351,7 @@ class Timers:
         """
         until_ms = min(self._late_ms, until_ms)
         is_loaded = self._caught_up_ms > 0 and self._loaded_ms > until_ms
-        is_left = bool(self._due) and self._due[0] <= until_ms
-        return self._files.is_open and (is_left or not is_loaded)
+        return self._files.is_open and (self._is_due(until_ms) or not is_loaded)
 
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
         """Return the progress, for slaves: what is durably delivered, and what is taken up.
