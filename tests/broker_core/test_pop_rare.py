@@ -202,3 +202,32 @@ def test_a_late_checkpoint_brings_nothing_back_that_another_one_of_its_key_has(
     world.pass_time(10_000, step=20)
 
     assert back(world)[1:] == came
+
+
+@pytest.mark.parametrize("longer_ms", [0, 300, 900])
+def test_a_later_checkpoint_brings_nothing_back_that_an_earlier_one_of_its_key_has(
+    longer_ms: int,
+) -> None:
+    """The second of the first one counts as delivered, and a kill comes before that of the other.
+
+    The clock is behind the timers when both are popped.
+    """
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS + 900)
+    popped_ms = world.now_ms
+    world.now_ms -= 6 * INVISIBLE_MS
+    world.send(b"0")
+    world.pop(maxMsgNums=1, queueId=0)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.pop(maxMsgNums=1, queueId=0, invisibleTime=INVISIBLE_MS + longer_ms)
+    world.now_ms = popped_ms + INVISIBLE_MS - 1_500
+    world.pass_time(1_580, step=20)
+    assert back(world)[1:] == [b"0"]
+    note_timers(world)
+    world.restart(is_killed=True)
+    world.pass_time(10_000, step=20)
+
+    assert back(world)[1:] == [b"0"]

@@ -150,7 +150,7 @@ class Revival:
             return
         for due in _with_former(former):
             if set(checkpoint.offsets) <= set(due.checkpoint.offsets):
-                if checkpoint.revive_ms <= due.checkpoint.revive_ms and place != due.place:
+                if place != due.place:
                     due.twins.append((place, checkpoint.offsets))
                 return
         is_placed = position >= 0
