@@ -103,7 +103,7 @@ def test_timers_that_were_idle_for_weeks_take_a_message_up() -> None:
 @pytest.mark.parametrize("slots", [2, 3, 6, 8])
 @pytest.mark.parametrize("acked_ms", [3_500, 5_500, 6_900, 8_500])
 @pytest.mark.parametrize("away_ms", [1_000, 20_000])
-def test_an_acknowledgement_counts_whose_checkpoint_was_on_its_way_round_the_wheel(
+def test_an_acknowledgement_counts_after_its_checkpoint_was_on_its_way_round_the_wheel(
     slots: int, acked_ms: int, away_ms: int
 ) -> None:
     """A broker is away while a checkpoint should enter the wheel again, and when it is due."""
