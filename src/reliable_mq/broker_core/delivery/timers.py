@@ -216,8 +216,8 @@ class Timers:
         slot_ms, soon_ms = self._slot_of(due_ms), self._roll_slots // 2 * self.precision_ms
         if due_ms - now_ms > min(_SOON_MS, soon_ms) or slot_ms >= self._files.room_end_ms:
             return False
-        magic = entry.magic & ~ROLL
-        self._add(entry._replace(magic=magic, slot_ms=slot_ms, due_ms=due_ms), timed)
+        self._files.prepare_older(self._store)
+        self._add(entry._replace(magic=entry.magic & ~ROLL, slot_ms=slot_ms, due_ms=due_ms), timed)
         return True
 
     def _add(self, entry: TimerEntry, timed: TimedMessage | WrittenNote) -> None:
@@ -385,7 +385,7 @@ class Timers:
             self.followed.save()
             return
         self.ended.stored(self._store.log.end)
-        if not files.flush_at_last():  # the next start takes these messages up again
+        if not files.end_with_newest(self._store):  # the next start takes these messages up again
             files.close()
             return
         waiting = set(self.revival.positions()).union(*self._buckets.values())

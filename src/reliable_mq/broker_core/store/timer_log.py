@@ -109,6 +109,11 @@ class TimerLog:
             self.end += rest
         return self.end
 
+    @property
+    def is_at_last(self) -> bool:
+        """Whether the entry at the position from `room` is the last one of its file."""
+        return self._file_size - self.end % self._file_size < 2 * SIZE + _BLANK.size
+
     def add(self, entry: TimerEntry, previous: int) -> None:
         """Add an entry at the position from `room`; `previous` is that of the one before it."""
         _, magic, taken_ms, slot_ms, place, size, hashed, due_ms = entry
