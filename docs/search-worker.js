@@ -56,39 +56,39 @@
   ];
   // Verbs of two words, and other sayings: what they mean stands for them.
   const SAYINGS = [
-    [/\b(start|begin)(s|ing)? (all )?(over|again|afresh|anew)\b|\bfrom scratch\b/g, "begin anew reset"],
-    [/\buse[ds]? up\b|\b(ran|run|runs|running) out of\b/g, "exhausted used limit"],
-    [/\b(turn|switch|shut)(ed|ing|s)? (it )?off\b/g, "disable"],
-    [/\b(turn|switch)(ed|ing|s)? (it )?on\b/g, "enable"],
-    [/\b(get|getting|got) rid of\b|\bthrow(ing)? away\b/g, "remove"],
-    [/\bset(ting)? up\b/g, "setup"],
-    [/\b(make|making|be|am) sure\b/g, "ensure"],
-    [/\bfind(ing)? out\b|\bfigure out\b/g, "find"],
-    [/\bpick(ed|s)? up\b/g, "receive"],
-    [/\b(kick|fire)(ed|s|d)? off\b/g, "send"],
-    [/\b(fall|falls|fell|falling) behind\b/g, "lag grows"],
-    [/\bclean(ing)? up\b/g, "cleanup"],
-    [/\b(log|sign)(ging)? in\b/g, "login"],
-    [/\bback(ing)? up\b/g, "backup"],
-    [/\broll(ed|ing)? back\b/g, "rollback"],
-    [/\broll(ed|ing)? out\b/g, "deploy"],
-    [/\bfail(s|ed|ing)? over\b/g, "failover"],
-    [/\bat (the )?(same time|once)\b|\bsimultaneous(ly)?\b/g, "parallel at the same time"],
-    [/\bone (after|by) (the other|another|one)\b|\bsequentially\b|\bserially\b/g, "one by one sequence"],
-    [/\bmore than once\b/g, "twice"],
-    [/\b(right away|immediately|instantly)\b/g, "at once fast"],
-    [/\b(a lot|lots|tons|plenty) of\b/g, "many"],
-    [/\bnot (being )?(called|executed|run|invoked|triggered|picked|delivered|consumed|processed|received)\b/g, "never called not received"],
-    [/\b(no longer|any ?more|the whole|whole|entire|at all|in general|exactly what)\b/g, " "],
-    [/\b(on my (machine|laptop|computer|pc)|locally|on localhost)\b/g, "local development"],
-    [/\bout of memory\b/g, "oom memory"],
-    [/\btime[sd]? out\b/g, "timeout"],
-    [/\b(so|that) many\b/g, "many"],
-    [/\bkeep(s)? (an eye on|track of)\b/g, "watch"],
-    [/\bdeal(ing)? with\b|\bcope with\b/g, "handle"],
-    [/\bdepend(s|ing)? on\b/g, "dependency wait"],
-    [/\bhold(s|ing)? up\b/g, "block"],
-    [/\btak(e|es|ing) (too |very |so )?long\b/g, "slow"],
+    [/\b(start|begin)(s|ing)? (all )?(over|again|afresh|anew)\b|\bfrom scratch\b/gi, "begin anew reset"],
+    [/\buse[ds]? up\b|\b(ran|run|runs|running) out of\b/gi, "exhausted used limit"],
+    [/\b(turn|switch|shut)(ed|ing|s)? (it )?off\b/gi, "disable"],
+    [/\b(turn|switch)(ed|ing|s)? (it )?on\b/gi, "enable"],
+    [/\b(get|getting|got) rid of\b|\bthrow(ing)? away\b/gi, "remove"],
+    [/\bset(ting)? up\b/gi, "setup"],
+    [/\b(make|making|be|am) sure\b/gi, "ensure"],
+    [/\bfind(ing)? out\b|\bfigure out\b/gi, "find"],
+    [/\bpick(ed|s)? up\b/gi, "receive"],
+    [/\b(kick|fire)(ed|s|d)? off\b/gi, "send"],
+    [/\b(fall|falls|fell|falling) behind\b/gi, "lag grows"],
+    [/\bclean(ing)? up\b/gi, "cleanup"],
+    [/\b(log|sign)(ging)? in\b/gi, "login"],
+    [/\bback(ing)? up\b/gi, "backup"],
+    [/\broll(ed|ing)? back\b/gi, "rollback"],
+    [/\broll(ed|ing)? out\b/gi, "deploy"],
+    [/\bfail(s|ed|ing)? over\b/gi, "failover"],
+    [/\bat (the )?(same time|once)\b|\bsimultaneous(ly)?\b/gi, "parallel at the same time"],
+    [/\bone (after|by) (the other|another|one)\b|\bsequentially\b|\bserially\b/gi, "one by one sequence"],
+    [/\bmore than once\b/gi, "twice"],
+    [/\b(right away|immediately|instantly)\b/gi, "at once fast"],
+    [/\b(a lot|lots|tons|plenty) of\b/gi, "many"],
+    [/\bnot (being )?(called|executed|run|invoked|triggered|picked|delivered|consumed|processed|received)\b/gi, "never called not received"],
+    [/\b(no longer|any ?more|the whole|whole|entire|at all|in general|exactly what)\b/gi, " "],
+    [/\b(on my (machine|laptop|computer|pc)|locally|on localhost)\b/gi, "local development"],
+    [/\bout of memory\b/gi, "oom memory"],
+    [/\btime[sd]? out\b/gi, "timeout"],
+    [/\b(so|that) many\b/gi, "many"],
+    [/\bkeep(s)? (an eye on|track of)\b/gi, "watch"],
+    [/\bdeal(ing)? with\b|\bcope with\b/gi, "handle"],
+    [/\bdepend(s|ing)? on\b/gi, "dependency wait"],
+    [/\bhold(s|ing)? up\b/gi, "block"],
+    [/\btak(e|es|ing) (too |very |so )?long\b/gi, "slow"],
   ];
   // Words that mean the same in this field, or nearly so in any: one counts almost as another.
   const EQUALS = [
@@ -480,9 +480,9 @@
 
   function found(input) {
     const low = input.toLowerCase();
-    const said = SAYINGS.reduce((text, [saying, words]) => text.replace(saying, words), low);
+    const plain = SAYINGS.reduce((text, [saying, words]) => text.replace(saying, words), input);
     const meant = PHRASES.filter(([said]) => said.test(low)).map(([, words]) => words);
-    const typed = [...new Set(wanted([said === low ? input : said, ...meant].join(" ")))];
+    const typed = [...new Set(wanted([plain, ...meant].join(" ")))];
     const asked = typed.map((word) => ({ word, found: matches(word) }));
     let total = 0;
     const records = new Map(); // record -> { score, weight of the words that it has }

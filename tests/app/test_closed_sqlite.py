@@ -40,6 +40,13 @@ def write_elsewhere(url: str) -> list[str]:
     return found
 
 
+def hold(runs: threading.Event, may_end: threading.Event, value: str) -> str:
+    """Let a statement that calls this run until it may end."""
+    runs.set()
+    may_end.wait(60)
+    return value
+
+
 def test_an_interrupted_statement_locks_nobody_out_while_its_traceback_lives(url: str) -> None:
     def interrupt(*given: Any) -> None:
         if "RETURNING" in given[2]:
@@ -59,17 +66,14 @@ def test_a_cancelled_statement_locks_nobody_out_while_its_traceback_lives(url: s
     """It is cancelled while SQLite runs it, as a handler is at the end of its time."""
     runs, may_end = threading.Event(), threading.Event()
 
-    def hold(value: str) -> str:
-        runs.set()
-        may_end.wait(60)
-        return value
-
     async def scenario() -> None:
         database = Database(url, prefix="rmq_", connections=1)
         event.listen(
             database.async_engine.sync_engine,
             "connect",
-            lambda made, _record: made.create_function("hold", 1, hold),
+            lambda made, _record: made.create_function(
+                "hold", 1, lambda value: hold(runs, may_end, value)
+            ),
         )
 
         async def write() -> None:
@@ -86,6 +90,30 @@ def test_a_cancelled_statement_locks_nobody_out_while_its_traceback_lives(url: s
         assert write_elsewhere(url) == ["c"]
         assert kept.tb is not None
         await database.close_async()
+        database.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_close_that_is_cancelled_stays_cancelled(url: str) -> None:
+    """The connection's thread is busy, so that the close waits for it."""
+    runs, may_end = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        database = Database(url, prefix="rmq_", connections=1)
+        async with database.async_engine.connect() as connection:
+            raw = await connection.get_raw_connection()
+            driver: Any = raw.driver_connection
+        await driver.create_function("hold", 1, lambda value: hold(runs, may_end, value))
+        busy = asyncio.ensure_future(driver.execute("SELECT hold('a')"))
+        assert await asyncio.to_thread(runs.wait, 60)
+        closing = asyncio.create_task(database.close_async())
+        await asyncio.sleep(0)  # it begins
+        closing.cancel()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await busy
         database.close()
 
     asyncio.run(scenario())

@@ -281,3 +281,20 @@ def test_a_commit_in_a_series_waits_its_turn_in_a_pipeline(ledger: Ledger) -> No
 
     assert before[0] == after[0]
     assert before[1] != after[1]
+
+
+def test_a_connection_for_asyncio_commits_in_a_series_by_a_cursor(ledger: Ledger) -> None:
+    """A thread must not wait for the lock of such a connection."""
+
+    async def scenario() -> None:
+        engine = ledger.database.async_engine
+        assert engine.dialect.driver == "psycopg"
+        async with engine.connect() as connection:
+            before = (await connection.execute(PLACE)).one()
+            await connection.run_sync(chained)
+            after = (await connection.execute(PLACE)).one()
+        await ledger.database.close_async()
+        assert before[0] == after[0]
+        assert before[1] != after[1]
+
+    asyncio.run(scenario())

@@ -3,14 +3,12 @@
 The clock was set back. The timers go on behind what they have delivered, until they start again.
 """
 
-from types import SimpleNamespace
-from typing import Any
+import errno
 
 import pytest
 from tests.broker_core.broker_world import START_MS
-from tests.broker_core.test_timers import WorldAt, delivered, recall, send
+from tests.broker_core.test_timers import DAY_MS, WorldAt, delivered, recall, send
 
-from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -46,23 +44,33 @@ def handles() -> dict[bytes, str]:
     return {}
 
 
-@pytest.fixture
-def world(handles: dict[bytes, str]) -> WorldAt:
-    """A broker that was killed: two messages have a later slot than their own."""
+def killed(handles: dict[bytes, str], ahead_ms: int, begin_ms: int = START_MS) -> WorldAt:
+    """Return a broker after a kill: two messages have a later slot than their own.
+
+    Args:
+        handles: get those of the messages.
+        ahead_ms: so far the clock went before it was set back.
+        begin_ms: the clock was set back to half a second later.
+    """
     world = Unsynced(MemoryDisk(), START_MS, flushDiskType="ASYNC_FLUSH")
     world.create_topic()
     send(world, b"first", TIMER_DELAY_MS=100)
     world.pass_time(200)
-    world.now_ms += AHEAD_MS
+    world.now_ms += ahead_ms
     world.pass_time(20, step=20)
-    world.now_ms = START_MS + 500
+    world.now_ms = begin_ms + 500
     for body in (b"gone", b"stays"):
-        answer = send(world, body, TIMER_DELIVER_MS=START_MS + 2_000)
+        answer = send(world, body, TIMER_DELIVER_MS=begin_ms + 2_000)
         handles[body] = answer.ext_fields["recallHandle"]
     world.pass_time(20, step=20)
     checkpoint(world)
     assert delivered(world) == [b"first"]
     return WorldAt(world.disk, world.now_ms)
+
+
+@pytest.fixture
+def world(handles: dict[bytes, str]) -> WorldAt:
+    return killed(handles, AHEAD_MS)
 
 
 @pytest.mark.parametrize("lives_ms", [(), (700,), (3_000, 2_000), (11_000,)])
@@ -115,21 +123,39 @@ def test_a_recall_finds_a_message_that_was_on_its_way_round_the_wheel(
     assert delivered(world) == [b"stays"]
 
 
-def test_a_recall_does_not_keep_a_full_wheel_for_ever() -> None:
-    """The timers have two weeks to deliver, and a late message waits in the last free slot."""
-    read: list[int] = []
-    files: Any = SimpleNamespace(read_ms=0, free_ms=9_000, late_ms=9_001, delivered_end=0)
-    files.advance = lambda read_ms, _end: read.append(read_ms)
-    revival: Any = SimpleNamespace(floor_ms=2_000)
-    recalls: Any = SimpleNamespace(first_ms=1_000)
-    slots = EndedSlots(files, revival, recalls, 1_000)
-    slots.end(8_000, 10)
-    slots.end(9_000, 20)
-    slots.stored(20)
-    assert read == []
-    revival.floor_ms = None
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_recall_does_not_keep_a_full_wheel_for_ever(
+    handles: dict[bytes, str], *, is_restarted: bool
+) -> None:
+    """The timers have two weeks to deliver, and the late messages come behind these."""
+    world = killed(handles, 15 * DAY_MS, START_MS + 13 * DAY_MS)
+    assert recall(world, handles[b"gone"]).code == 0
+    world.now_ms += 2 * DAY_MS
+    if is_restarted:
+        world = WorldAt(world.disk, world.now_ms)
 
-    slots.end(9_000, 20)
-    slots.stored(20)
+    world.pass_time(1_000)
 
-    assert read == [9_000]
+    assert delivered(world) == [b"first", b"stays"]
+
+
+@pytest.mark.parametrize("operation", [0, 1, 2, 3, 4, 5, 33, 34, 35, 36])
+def test_messages_at_the_end_of_their_round_wait_for_room_on_the_disk(operation: int) -> None:
+    """Each gets its slot then, and their entries need a new file of the timer log."""
+    world = WorldAt(MemoryDisk(), START_MS, timerRollWindowSlot="4")
+    world.create_topic()
+    bodies = [b"%d" % number for number in range(200)]
+    for body in bodies:
+        send(world, body, TIMER_DELIVER_MS=START_MS + 6_500)
+    world.pass_time(4_980, step=20)
+    world.disk.error = errno.ENOSPC
+    for _ in range(3):
+        world.now_ms += 20
+        world.disk.fail_at = len(world.disk.operations) + operation
+        world.state.timers.run(world.now_ms)
+        world.disk.fail_at = None
+        checkpoint(world)
+
+    world.pass_time(3_000, step=20)
+
+    assert sorted(delivered(world)) == sorted(bodies)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, send_header
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken, ack_header
 from tests.broker_core.test_pop_restarts import note_timers, send_some
 
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -33,10 +33,77 @@ def test_acknowledgements_behind_a_message_without_a_slot_count() -> None:
     assert [record.body for record in world.records(TOPIC)] == [b"0", b"1", b"far"]
 
 
+def test_a_message_without_a_slot_does_not_stop_the_timers() -> None:
+    """They are more than two weeks behind: popped messages come back before they go on to it."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop()
+    world.pass_time(1_000)
+    world.now_ms += 15 * DAY_MS
+    world.restart()
+    header = send_header(TOPIC, 0, TIMER_DELAY_SEC=str(2 * 86_400 - 10))
+    world.begin(Ask.SEND_MESSAGE_V2, header, b"far")
+    world.pass_time(1_000)
+    assert back(world) == [b"0", b"1"]
+    world.pass_time(2 * DAY_MS, step=3_600_000)
+    assert [record.body for record in world.records(TOPIC)] == [b"0", b"1", b"far"]
+
+
+def test_a_full_wheel_goes_on_when_an_acknowledgement_ends_what_it_waited_for() -> None:
+    """Nothing more is due in the wheel, so no other second is over."""
+    world = PopWorld()
+    send_some(world, 1)
+    (first,) = world.pop()
+    world.pass_time(1_000)
+    world.now_ms += 15 * DAY_MS
+    world.restart()
+    world.is_writing = False
+    world.begin(Ask.ACK_MESSAGE, ack_header(first))
+    world.pass_time(200)
+    assert world.state.timers.behind_ms(world.now_ms) > DAY_MS // 2
+    world.is_writing = True
+    world.finish_turn()
+    world.pass_time(1_000)
+    assert world.state.timers.behind_ms(world.now_ms) == 0
+    assert back(world) == []
+
+
+@pytest.mark.parametrize("days", [13, 26, 60])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_broker_that_was_away_for_weeks_starts_and_goes_on(days: int, *, is_killed: bool) -> None:
+    """A kill leaves no note of what was taken up, so that is taken up again weeks later."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop()
+    if not is_killed:
+        world.pass_time(1_000)
+    world.restart(is_killed=is_killed)
+    world.now_ms += days * DAY_MS
+    world.pass_time(1_000)
+    assert back(world) == [b"0", b"1"]
+    world.restart()
+    world.pass_time(1_000)
+    assert world.state.timers.behind_ms(world.now_ms) == 0
+
+
+def test_timers_that_were_idle_for_weeks_take_a_message_up() -> None:
+    """What they have delivered is noted rarely then, and a kill comes before the next note."""
+    world = PopWorld()
+    send_some(world, 2)
+    world.pop(maxMsgNums=1, invisibleTime=2_000)
+    world.pass_time(3_000)
+    note_timers(world)
+    world.now_ms += 40 * DAY_MS
+    world.pop(maxMsgNums=1)
+    world.restart(is_killed=True)
+    world.pass_time(12_000)
+    assert back(world) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("slots", [2, 3, 6, 8])
 @pytest.mark.parametrize("acked_ms", [3_500, 5_500, 6_900, 8_500])
 @pytest.mark.parametrize("away_ms", [1_000, 20_000])
-def test_an_acknowledgement_counts_whose_checkpoint_was_on_its_way_round_the_wheel(
+def test_an_acknowledgement_counts_after_its_checkpoint_was_on_its_way_round_the_wheel(
     slots: int, acked_ms: int, away_ms: int
 ) -> None:
     """A broker is away while a checkpoint should enter the wheel again, and when it is due."""
@@ -135,3 +202,32 @@ def test_a_late_checkpoint_brings_nothing_back_that_another_one_of_its_key_has(
     world.pass_time(10_000, step=20)
 
     assert back(world)[1:] == came
+
+
+@pytest.mark.parametrize("longer_ms", [0, 300, 900])
+def test_a_later_checkpoint_brings_nothing_back_that_an_earlier_one_of_its_key_has(
+    longer_ms: int,
+) -> None:
+    """The second of the first one counts as delivered, and a kill comes before that of the other.
+
+    The clock is behind the timers when both are popped.
+    """
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS + 900)
+    popped_ms = world.now_ms
+    world.now_ms -= 6 * INVISIBLE_MS
+    world.send(b"0")
+    world.pop(maxMsgNums=1, queueId=0)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
+    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.pop(maxMsgNums=1, queueId=0, invisibleTime=INVISIBLE_MS + longer_ms)
+    world.now_ms = popped_ms + INVISIBLE_MS - 1_500
+    world.pass_time(1_580, step=20)
+    assert back(world)[1:] == [b"0"]
+    note_timers(world)
+    world.restart(is_killed=True)
+    world.pass_time(10_000, step=20)
+
+    assert back(world)[1:] == [b"0"]

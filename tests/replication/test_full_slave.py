@@ -14,6 +14,7 @@ from tests.replication.test_pair import (
     SLAVE,
     end_of,
     log_of,
+    send_until_acknowledged,
     serving,
     slaves_of,
     told,
@@ -56,8 +57,7 @@ def test_a_slave_with_a_full_disk_serves_what_it_has_and_then_gets_the_rest(
         ):
             await client.create_topic("t", 1)
             await eventually(lambda: slaves_of(master) and end_of(slave) == end_of(master))
-            first = await client.send(Message(topic="t", body=b"first"))
-            assert first.status is SendStatus.SEND_OK
+            await send_until_acknowledged(client, b"first")
             has = end_of(slave)
 
             disk.is_full = True
@@ -72,8 +72,7 @@ def test_a_slave_with_a_full_disk_serves_what_it_has_and_then_gets_the_rest(
 
             disk.is_full = False
             await eventually(lambda: end_of(slave) == end_of(master))
-            last = await client.send(Message(topic="t", body=b"last"))
-            assert last.status is SendStatus.SEND_OK
+            await send_until_acknowledged(client, b"last")
 
     run_scene(scene())
     assert len(told(caplog, "disk_full")) == 1

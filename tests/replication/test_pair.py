@@ -115,6 +115,15 @@ PATIENT = ClientSettings(request_timeout_seconds=60.0)
 """How long a client waits for what a master says of its slaves."""
 
 
+async def send_until_acknowledged(client: AsyncClient, body: bytes) -> None:
+    """Send until a hasty master acknowledges: the disk may be slower than it allows."""
+
+    async def is_acknowledged() -> bool:
+        return (await client.send(Message(topic="t", body=body))).status is SendStatus.SEND_OK
+
+    await eventually(is_acknowledged)
+
+
 def test_a_synchronous_master_says_when_no_slave_has_the_message(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path / "master", **SYNC_MASTER) as master:

@@ -10,6 +10,7 @@ from tests.replication.test_pair import (
     SYNC_MASTER,
     end_of,
     held_syncs,
+    send_until_acknowledged,
     serving,
     slaves_of,
 )
@@ -40,8 +41,7 @@ def test_with_three_replicas_two_slaves_have_a_message_before_it_is_acknowledged
                 async with serving(tmp_path / "two", names, **SECOND_SLAVE) as two:
                     await eventually(lambda: end_of(two) == end_of(master))
                     await eventually(lambda: len(slaves_of(master)) == 2)
-                    both = await client.send(Message(topic="t", body=b"two slaves"))
-                    assert both.status is OK
+                    await send_until_acknowledged(client, b"two slaves")
                     assert two._core.state.store.log.durable == end_of(master)
                     with held_syncs(two):
                         late = await client.send(Message(topic="t", body=b"one is slow"))

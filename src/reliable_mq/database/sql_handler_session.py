@@ -18,6 +18,7 @@ the server sent, at no cost. It shows that no transaction is open, not that it i
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -75,6 +76,7 @@ _PLAIN_ON_POSTGRESQL = re.compile(
 _COMMENT = re.compile(r"[\s(]*(/\*|--)")
 _EXECUTED_COMMENTS = ("/*!", "/*M!")  # MySQL and MariaDB execute these
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # the protocol's SERVER_STATUS_IN_TRANS, …_AUTOCOMMIT
+_Lock = type(threading.Lock())  # of psycopg's connections for threads
 _IDLE = 0  # libpq's PQTRANS_IDLE
 _NO_PIPELINE, _DONE = 0, 1  # libpq's PQ_PIPELINE_OFF, PGRES_COMMAND_OK
 _SQLSTATE = ord("C")  # libpq's PG_DIAG_SQLSTATE
@@ -505,14 +507,15 @@ def hold_transactions_of(engine: Engine) -> None:
 def commit_and_chain(connection: PoolProxiedConnection) -> None:
     """Commit, and begin the next transaction of the connection, in one statement.
 
-    Where the driver is psycopg, its libpq sends it: a cursor takes three times as long for a
-    statement without parameters and rows. A cursor also begins a transaction if none is open, and
-    knows pipelines.
+    Where the driver is psycopg for threads, its libpq sends it: a cursor takes three times as long
+    for a statement without parameters and rows. A cursor also begins a transaction if none is open,
+    and knows pipelines.
     """
     driver: Any = connection.driver_connection
     libpq: Any = getattr(driver, "pgconn", None)
     is_simple = (
         libpq is not None
+        and isinstance(driver.lock, _Lock)
         and libpq.pipeline_status == _NO_PIPELINE
         and libpq.transaction_status != _IDLE
     )

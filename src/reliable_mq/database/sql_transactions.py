@@ -79,8 +79,12 @@ def make_sqlite_durable(engine: Engine) -> None:
         # SQLAlchemy closes the connection of a cancelled or interrupted statement without a
         # rollback. SQLite then keeps the write lock until nothing refers to the cursor any more,
         # and the traceback of the cancellation does.
-        with suppress(Exception, asyncio.CancelledError):
-            connection.rollback()
+        try:
+            with suppress(Exception):  # a closed connection has nothing to roll back
+                connection.rollback()
+        except asyncio.CancelledError:  # the connection must be closed all the same
+            if (task := asyncio.current_task()) is not None:
+                task.cancel()
 
 
 class _Writer:

@@ -142,6 +142,21 @@ def test_an_entry_is_linked_and_retired_where_it_lies() -> None:
     assert len(log.take_unsynced()) == 2
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_an_entry_of_a_slot_weeks_away_was_taken_up_as_near_as_its_field_allows(sign: int) -> None:
+    """The difference of both times has 32 bits. The slot is what counts."""
+    log = TimerLog(MemoryDisk(), FILE_SIZE, 0)
+    slot_ms = TAKEN_MS + sign * 2**31
+    position = added(log, entry(0)._replace(slot_ms=slot_ms))
+    log.flush()
+    assert log.read(position) == entry(0)._replace(taken_ms=TAKEN_MS + sign, slot_ms=slot_ms)
+
+    log.retire(position, TAKEN_MS - sign * 2**31)
+
+    retired = there(log.read(position))
+    assert (retired.slot_ms, retired.taken_ms) == (TAKEN_MS - sign * 2**31, TAKEN_MS - sign)
+
+
 def test_a_log_opens_at_its_end_and_cuts_what_stands_behind() -> None:
     disk = MemoryDisk()
     _, positions = filled(disk, 7)

@@ -55,8 +55,8 @@ def bring_back(state: BrokerState, now_ms: int) -> int:
         StoreError: no room for the log's next file. The rest follows later.
     """
     revival, timers = state.timers.revival, state.timers
-    if not len(revival) or timers.has_late(now_ms):
-        return 0  # an acknowledgement may be among what is late
+    if not len(revival) or timers.has_late(timers.limit_ms(now_ms)):
+        return 0  # an acknowledgement may be among what is late; see `limit_ms`
     until_ms = min(now_ms, timers.delivered_ms) if timers.delivered_ms else now_ms
     count = size = 0
     while (due := revival.due(until_ms)) is not None:

@@ -12,8 +12,8 @@ among the timed messages comes after the last one, and the clock may be behind t
 `take_late`.
 
 While the clock is behind the timers, checkpoints from one place have one key. Their messages are
-kept apart, and an acknowledgement ends those of all of them. A checkpoint whose messages another
-one has is not kept. The other one remembers its place: of both, the log names the one that the
+kept apart, and an acknowledgement ends those of all of them. A checkpoint is not kept if another
+one has its messages. The other one remembers its place: of both, the log names the one that the
 timers handed over last, because a restart may hand only that one over again.
 
 Until its messages are stored, the timers do not count a checkpoint as delivered: after a crash they
@@ -150,7 +150,7 @@ class Revival:
             return
         for due in _with_former(former):
             if set(checkpoint.offsets) <= set(due.checkpoint.offsets):
-                if checkpoint.revive_ms <= due.checkpoint.revive_ms and place != due.place:
+                if place != due.place:
                     due.twins.append((place, checkpoint.offsets))
                 return
         is_placed = position >= 0

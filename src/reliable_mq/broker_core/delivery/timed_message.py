@@ -12,8 +12,11 @@ from typing import NamedTuple
 
 from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_revive_topic
 from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.store.consume_queue import QueueUnit
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.timer_log import TimerEntry
+from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import MessageRefused
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -128,6 +131,19 @@ def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
         return None
     due_ms = min(max(wanted_ms, out_ms + 1), out_ms + precision_ms)
     return TimedMessage(record, properties, topic, queue_id, out_ms, due_ms)
+
+
+def timed_of(
+    store: MessageStore, entry: TimerEntry | None, precision_ms: int
+) -> TimedMessage | None:
+    """Return the message of an entry; None when it is removed or is not a timed message."""
+    if entry is None:
+        return None
+    record = read_unit(store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
+    timed = read_timed(record, precision_ms)
+    if timed is None:
+        broker_events.TIMED_MESSAGE_MISSING.log(log, log_offset=entry.commit_log_offset)
+    return timed
 
 
 def _wanted_ms(properties: Mapping[str, str], stored_ms: int) -> int:

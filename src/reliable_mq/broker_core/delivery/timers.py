@@ -27,17 +27,17 @@ from reliable_mq.broker_core.delivery.timed_message import (
     read_timed,
     slot_of_round,
     store_when_due,
+    timed_of,
 )
 from reliable_mq.broker_core.delivery.topic_counts import OF_TIMERS, TopicCounts
 from reliable_mq.broker_core.delivery.written_notes import WrittenNote, WrittenNotes
 from reliable_mq.broker_core.names import TIMER_TOPIC, is_revive_topic
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
-from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
@@ -216,9 +216,8 @@ class Timers:
         slot_ms, soon_ms = self._slot_of(due_ms), self._roll_slots // 2 * self.precision_ms
         if due_ms - now_ms > min(_SOON_MS, soon_ms) or slot_ms >= self._files.room_end_ms:
             return False
-        magic = entry.magic & ~ROLL
-        self._add(entry._replace(magic=magic, slot_ms=slot_ms, due_ms=due_ms), timed)
-        self._files.flush_at_last()
+        self._files.prepare_older(self._store)
+        self._add(entry._replace(magic=entry.magic & ~ROLL, slot_ms=slot_ms, due_ms=due_ms), timed)
         return True
 
     def _add(self, entry: TimerEntry, timed: TimedMessage | WrittenNote) -> None:
@@ -270,23 +269,14 @@ class Timers:
         self._wait(position, max(entry.due_ms, self._delivered_ms + 1))
 
     def _read(self, entry: TimerEntry | None) -> TimedMessage | None:
-        """Return the message of an entry; None when it is removed or is not a timed message."""
-        if entry is None:
-            return None
-        record = read_unit(self._store.log, QueueUnit(entry.commit_log_offset, entry.size, 0))
-        timed = read_timed(record, self.precision_ms)
-        if timed is None:
-            broker_events.TIMED_MESSAGE_MISSING.log(log, log_offset=entry.commit_log_offset)
-        return timed
+        return timed_of(self._store, entry, self.precision_ms)
 
     def _deliver(self, now_ms: int) -> int:
         """Store the due messages; return how many messages were due."""
-        limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms, self._files.free_ms)
+        limit_ms = min(self.limit_ms(now_ms), self._loaded_ms, self._caught_up_ms)
         self.ended.begin(self._store.log.end)
         count = size = 0
-        while self._due and self._due[0] <= limit_ms:
-            if not self._files.flush_at_last():  # see `_put_soon`
-                return count
+        while (is_flushed := self._files.flush_at_last()) and self._is_due(limit_ms):
             due_ms = self._due[0]
             positions = sorted(self._buckets[due_ms])
             for index, position in enumerate(positions):
@@ -295,14 +285,21 @@ class Timers:
                     return count
                 try:
                     size += self._deliver_one(position, now_ms)
-                except StoreError:  # no room for the log's next file
+                except (OSError, StoreError) as error:  # no room for the next file of a log
                     self._buckets[due_ms] = array("q", positions[index:])
-                    raise
+                    if isinstance(error, StoreError) or not is_out_of_room(error):
+                        raise
+                    broker_events.TIMER_LOG_NO_ROOM.log(log, error=error)
+                    return count
                 count += 1
             heapq.heappop(self._due)
             del self._buckets[due_ms]
-        self._finish(limit_ms, now_ms)
+        if is_flushed:  # see `_put_soon`
+            self._finish(limit_ms, now_ms)
         return count
+
+    def _is_due(self, until_ms: int) -> bool:
+        return bool(self._due) and self._due[0] <= until_ms
 
     def _deliver_one(self, position: int, now_ms: int) -> int:
         """Store the message of an entry, unless it was recalled; return its size."""
@@ -343,15 +340,18 @@ class Timers:
         """The time up to which everything is delivered; 0 without timers."""
         return self._delivered_ms if self._files.is_open else 0
 
-    def has_late(self, now_ms: int) -> bool:
-        """Whether messages are left that are due by now, and may have been taken up too late.
+    def limit_ms(self, now_ms: int) -> int:
+        """Return up to when the timers deliver now: a full wheel holds them back."""
+        return min(now_ms, self._files.free_ms)
+
+    def has_late(self, until_ms: int) -> bool:
+        """Whether messages are left that are due by then, and may have been taken up too late.
 
         A broker that begins without the files of its timers takes all messages up too late.
         """
-        until_ms = min(self._late_ms, now_ms)
+        until_ms = min(self._late_ms, until_ms)
         is_loaded = self._caught_up_ms > 0 and self._loaded_ms > until_ms
-        is_left = bool(self._due) and self._due[0] <= until_ms
-        return self._files.is_open and (is_left or not is_loaded)
+        return self._files.is_open and (self._is_due(until_ms) or not is_loaded)
 
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
         """Return the progress, for slaves: what is durably delivered, and what is taken up.
@@ -385,7 +385,7 @@ class Timers:
             self.followed.save()
             return
         self.ended.stored(self._store.log.end)
-        if not files.flush_at_last():  # the next start takes these messages up again
+        if not files.end_with_newest(self._store):  # the next start takes these messages up again
             files.close()
             return
         waiting = set(self.revival.positions()).union(*self._buckets.values())

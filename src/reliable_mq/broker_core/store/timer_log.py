@@ -23,9 +23,11 @@ DEFAULT, ROLL, DELETE = 1, 2, 4  # bits of the magic
 
 _ENTRY = struct.Struct(">iqiqiqiiq")
 _BLANK = struct.Struct(">iqi")
+_TIMES = struct.Struct(">qi")
 _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 _MAGIC_PLACE = 12
-_PREVIOUS_PLACE, _DELAY_PLACE = 4, 24
+_PREVIOUS_PLACE, _TIMES_PLACE = 4, 16
+_DELAY_MAX = 2**31 - 1  # 24.8 days, in milliseconds
 SIZE = _ENTRY.size
 _BLOCK = 64 * SIZE
 """So many bytes are read at once: neighbours are read one after another, in either direction."""
@@ -107,12 +109,16 @@ class TimerLog:
             self.end += rest
         return self.end
 
+    @property
+    def is_at_last(self) -> bool:
+        """Whether the entry at the position from `room` is the last one of its file."""
+        return self._file_size - self.end % self._file_size < 2 * SIZE + _BLANK.size
+
     def add(self, entry: TimerEntry, previous: int) -> None:
         """Add an entry at the position from `room`; `previous` is that of the one before it."""
         _, magic, taken_ms, slot_ms, place, size, hashed, due_ms = entry
-        delay_ms = slot_ms - taken_ms
-        fields = previous, magic, taken_ms, delay_ms, place, size, hashed, due_ms
-        self._gather(_ENTRY.pack(SIZE, *fields))
+        times = _times(taken_ms, slot_ms)
+        self._gather(_ENTRY.pack(SIZE, previous, magic, *times, place, size, hashed, due_ms))
 
     def _gather(self, data: bytes) -> None:
         self._gathered.append(data)
@@ -186,8 +192,8 @@ class TimerLog:
         """Move the entry at `position` to another slot, such as a past one."""
         entry = self.read(position)
         if entry:
-            delay_ms = slot_ms - entry.taken_ms
-            self._write(position + _DELAY_PLACE, [delay_ms.to_bytes(4, "big", signed=True)])
+            times = _TIMES.pack(*_times(entry.taken_ms, slot_ms))
+            self._write(position + _TIMES_PLACE, [times])
 
     def last(self) -> TimerEntry | None:
         """Return the entry before `end`, or None without entries."""
@@ -229,3 +235,12 @@ class TimerLog:
         """Close the files."""
         for file in self._files.values():
             file.close()
+
+
+def _times(taken_ms: int, slot_ms: int) -> tuple[int, int]:
+    """Return the fields of both times; of a slot that is far away, it was taken up nearer to it.
+
+    Apache's broker casts the difference to an `int`, and reads another slot then.
+    """
+    taken_ms = max(slot_ms - _DELAY_MAX, min(taken_ms, slot_ms + _DELAY_MAX))
+    return taken_ms, slot_ms - taken_ms

@@ -18,6 +18,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import TIMER_TOPIC, is_revive_topic
 from reliable_mq.broker_core.store import timer_log, timer_wheel
+from reliable_mq.broker_core.store.consume_queue import QueueUnit
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_checkpoint import (
@@ -25,7 +26,7 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
     load_timer_checkpoint,
     save_timer_checkpoint,
 )
-from reliable_mq.broker_core.store.timer_log import TimerEntry, TimerLog
+from reliable_mq.broker_core.store.timer_log import DEFAULT, TimerEntry, TimerLog
 from reliable_mq.broker_core.store.timer_wheel import EMPTY, SLOTS, Slot, TimerWheel
 from reliable_mq.errors import StoreError
 from reliable_mq.telemetry import broker_events
@@ -230,18 +231,54 @@ class TimerStore:
         self._log.add(entry, self._wheel.link(entry.slot_ms, position, _change(entry)))
         return position
 
+    def prepare_older(self, store: MessageStore) -> None:
+        """Prepare for an entry of a message that was taken up long ago.
+
+        It must not be the last one of its file, which tells how long the file is needed.
+        """
+        self._log.room()
+        if self._log.is_at_last and (newest := self._newest(store)):
+            self._name(newest)
+
+    def end_with_newest(self, store: MessageStore) -> bool:
+        """Let the last entry name the newest message, if there is room; the same otherwise.
+
+        Apache's broker takes up all messages behind that of the last entry, some for a second time.
+        """
+        last = self._log.last() if self.flush_at_last() else None
+        newest = self._newest(store)
+        is_older = last and newest and last.commit_log_offset < newest.commit_log_offset
+        if newest and is_older and self._has_done(self._log.room):
+            self._name(newest)
+        return self.flush_at_last()
+
+    def _newest(self, store: MessageStore) -> QueueUnit | None:
+        """Return where the newest message is that was taken up."""
+        queue, number = store.queue(TIMER_TOPIC, 0), self.queue_offset - 1
+        return queue.unit(number) if queue and queue.first <= number < queue.end else None
+
+    def _name(self, unit: QueueUnit) -> None:
+        """Add an entry of a slot that is over. The wheel does not have it."""
+        over_ms, (place, size, _) = self.read_ms - 2 * self._precision_ms, unit
+        self._log.add(TimerEntry(-1, DEFAULT, over_ms, over_ms, place, size, 0, over_ms), -1)
+
     def flush(self) -> None:
         """Write the new entries."""
         self._log.flush()
 
     def flush_at_last(self) -> bool:
         """Write the new entries; return whether all are written: there was room for them."""
+        return self._has_done(self._log.flush) and self._log.is_flushed
+
+    def _has_done(self, work: Callable[[], object]) -> bool:
+        """Do something; return whether there was room for it."""
         try:
-            self._log.flush()
+            work()
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
-        return self._log.is_flushed
+            return False
+        return True
 
     def next_used(self, slot_ms: int, until_ms: int) -> int:
         """Return the first time from `slot_ms` on with a maybe used slot, at most `until_ms`."""
