@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -293,3 +294,33 @@ def test_a_pod_with_metrics_says_where_prometheus_finds_them(
         if any(word.startswith("--metrics-port") for word in container["args"]):
             assert {"name": "metrics", "containerPort": 9464} in container["ports"]
             assert 'prometheus.io/port: "9464"' in (DEPLOY / "kubernetes" / name).read_text()
+
+
+def test_the_monitor_of_the_prometheus_operator_reads_each_pod_with_metrics() -> None:
+    (monitor,) = documents(DEPLOY / "prometheus" / "podmonitor.yaml")
+    spec: Any = monitor["spec"]
+    (chosen,) = spec["selector"]["matchExpressions"]
+    with_metrics = {
+        each["spec"]["template"]["metadata"]["labels"]["app"]  # type: ignore[index]
+        for path in MANIFESTS
+        for each in documents(path)
+        if each["kind"] in {"Deployment", "StatefulSet"}
+    }
+
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    assert (chosen["key"], chosen["operator"]) == ("app", "In")
+    assert set(chosen["values"]) == with_metrics
+    assert [each["port"] for each in spec["podMetricsEndpoints"]] == ["metrics"]
+
+
+def test_the_page_makes_an_object_of_the_rules_for_the_prometheus_operator(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
+    block = page.partition("    cat > head.yaml")[2].partition("    kubectl apply")[0]
+    script = "cat > head.yaml" + block.replace("\n    ", "\n")
+    rules = DEPLOY / "prometheus" / "reliable_mq.rules.yml"
+    shutil.copy(rules, tmp_path)
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
+
+    (made,) = documents(tmp_path / "prometheusrule.yaml")
+    assert made["kind"] == "PrometheusRule"
+    assert [made["spec"]] == documents(rules)

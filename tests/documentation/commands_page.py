@@ -49,8 +49,10 @@ A bug ends with a traceback and code 1. Please report it.
 {table(("command", "its code"), [[code(each), text] for each, text in CODES_OF_COMMANDS.items()])}
 Commands that run for long (`broker`, `namesrv`, `run`, `resend`) end with 0 after SIGTERM or
 SIGINT once they have started. Ctrl-C ends every other command, and these during their start, with
-130 and without a traceback. There are no other codes. The codes of a program beside us are its
-own: uvicorn ends with 3 if the start of the application fails, Gunicorn too.
+130 and without a traceback. SIGTERM during their start ends them by the signal itself: a shell and
+Kubernetes show 143 (128 + 15), and 137 (128 + 9) after SIGKILL. There are no
+other codes. The codes of a program beside us are its own: uvicorn ends with 3 if the start of the
+application fails, Gunicorn too.
 """
 
 

@@ -15,6 +15,7 @@ CONSOLE_DASHBOARD = "deploy/grafana/reliable_mq_console.json"
 PINS = ".github/constraints.txt"
 NOT_PRINTED = (DASHBOARD, CONSOLE_DASHBOARD, PINS)
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".service": "ini", ".timer": "ini"}
+OPERATOR = "../../how-to/kubernetes.md#prometheus-operator-kube-prometheus-stack"
 HOST = "../../how-to/deployment.md#containers-the-brokers-address"
 
 PAGES = {
@@ -47,8 +48,9 @@ Put all of them into one folder. Change names, image and secret. Then apply the 
 Put them into `/etc/systemd/system`.
 [systemd](../../how-to/deployment.md#systemd) says how to switch them on.
 """,
-    "prometheus": """
-Name the file under `rule_files` of Prometheus.
+    "prometheus": f"""
+Name the file of rules under `rule_files` of Prometheus. The Prometheus operator takes
+objects instead: [how to make them]({OPERATOR}).
 [Metrics](../metrics.md#alert-rules) has a table of what each rule means.
 """,
     "grafana": """

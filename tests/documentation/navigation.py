@@ -31,6 +31,7 @@ HOW_TO: tuple[str, ...] = (
         "console_work",
         "console_log_in",
         "on_call",
+        "log_lines",
         "pause_consumer",
         "handle_again",
         "idempotent_requests",
@@ -67,6 +68,7 @@ HOW_TO: tuple[str, ...] = (
     *("payload_changes", "payload_schemas", "asyncapi", "cloud_events", "testing", "type-checking"),
     *(
         "deployment",
+        "kubernetes",
         "tls",
         "replication",
         "failover",

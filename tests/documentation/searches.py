@@ -12,7 +12,7 @@ SEARCHES = (
     ("glosary", "reference/glossary.html", 1),
     ("idempo", "reference/consuming.html", 3),
     ("how do I back up the database", "how-to/backups.html", 5),
-    ("kubernetes", "how-to/deployment.html", 3),
+    ("kubernetes", "how-to/kubernetes.html", 3),
     ("run messages again for one group", "how-to/handle_again.html", 3),
     ("handler had a bug handle again", "how-to/handle_again.html", 3),
     ("sqlite production", "how-to/questions_production.html", 2),

@@ -22,6 +22,7 @@ from reliable_mq.cli.main import VERBS
 from reliable_mq.outbox.composing import StubOptions
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.settings import ClusterSettings, Settings
+from reliable_mq.telemetry.log_events import PARTS
 from reliable_mq.telemetry.metrics import METRICS
 
 
@@ -179,3 +180,16 @@ def test_each_extra_has_its_line_among_the_measured_sizes() -> None:
 
 def test_no_page_that_is_made_lies_in_the_checkout() -> None:
     assert [place for place in GENERATED if (DOCS / place).exists()] == []
+
+
+def test_each_line_of_level_error_or_critical_says_somewhere_what_to_do() -> None:
+    page = (DOCS / "how-to" / "log_lines.md").read_text()
+    grave = [
+        each.name
+        for events in PARTS.values()
+        for each in events
+        if each.level_name in {"ERROR", "CRITICAL"}
+    ]
+
+    assert len(grave) > 40
+    assert [name for name in grave if f"`{name}`" not in page] == []

@@ -99,6 +99,28 @@ def test_the_age_is_that_of_the_oldest_stub_that_may_leave(outbox: Outbox) -> No
     assert outbox.read()["outbox_oldest_unsent_seconds",] == 0.0
 
 
+def test_a_delayed_stub_that_leaves_soon_is_no_old_one_until_it_is_due(outbox: Outbox) -> None:
+    now = datetime.now(UTC)
+    soon, past = now + timedelta(hours=1), now - timedelta(seconds=1)
+    delayed = {"create_date": now - timedelta(days=9), "deliver_time": now + timedelta(days=3)}
+    outbox.stub("later", resend_time=soon, **delayed)
+    assert outbox.read()["outbox_oldest_unsent_seconds",] == 0.0
+    outbox.stub("orders", create_date=now - timedelta(hours=2), resend_time=past)
+    assert outbox.read()["outbox_oldest_unsent_seconds",] == pytest.approx(7200.0, abs=60.0)
+    stubs = outbox.database.stubs
+    with outbox.database.engine.begin() as connection:
+        is_due = update(stubs).where(stubs.c.topic == "later").values(resend_time=past)
+        connection.execute(is_due)
+    assert outbox.read()["outbox_oldest_unsent_seconds",] == pytest.approx(777_600.0, abs=60.0)
+
+
+def test_a_delayed_stub_whose_send_has_failed_counts_before_its_next_send(outbox: Outbox) -> None:
+    now = datetime.now(UTC)
+    times = {"create_date": now - timedelta(hours=2), "resend_time": now + timedelta(hours=1)}
+    outbox.stub("later", deliver_time=now, note="no broker", **times)
+    assert outbox.read()["outbox_oldest_unsent_seconds",] == pytest.approx(7200.0, abs=60.0)
+
+
 def test_open_escalations_are_counted_by_kind_and_dead_letters_by_group(outbox: Outbox) -> None:
     outbox.escalation(EscalationKind.DEAD_LETTER, "payments")
     outbox.escalation(EscalationKind.DEAD_LETTER, "payments")

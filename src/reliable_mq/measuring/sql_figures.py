@@ -67,13 +67,27 @@ class SqlFigures:
     def _oldest(self, connection: Connection, kind: str, now: float) -> datetime | None:
         """Return when the oldest stub of a kind was made; None: there is none.
 
+        A stub whose send has failed counts before its next send. One that is delayed and was never
+        tried counts when it is due: that it waits is no fault, however long ago it was made.
+        """
+        found = self._first(connection, kind, now + self._wait_max)
+        if found is None:
+            return None
+        waits = found.deliver_time is not None and found.note is None
+        if waits and found.resend_time > utc_datetime(now):
+            found = self._first(connection, kind, now)
+        return None if found is None else found.create_date
+
+    def _first(self, connection: Connection, kind: str, until: float) -> Any:
+        """Return the oldest stub of a kind that is due until a time; None: there is none.
+
         The first row of each topic comes from the index, and then one row of the table is read.
         """
         stub = self._database.stubs.c
-        may_leave: ColumnElement[bool] = stub.resend_time <= utc_datetime(now + self._wait_max)
-        first = select(func.min(stub.seq)).where(self._kinds[kind], may_leave).scalar_subquery()
-        found: Any = connection.execute(select(stub.create_date).where(stub.seq == first)).scalar()
-        return found  # type: ignore[no-any-return]
+        is_due: ColumnElement[bool] = stub.resend_time <= utc_datetime(until)
+        first = select(func.min(stub.seq)).where(self._kinds[kind], is_due).scalar_subquery()
+        read = select(stub.create_date, stub.resend_time, stub.deliver_time, stub.note)
+        return connection.execute(read.where(stub.seq == first)).one_or_none()
 
     def _escalations(self, connection: Connection) -> Iterator[Sample]:
         escalation = self._database.escalations.c
