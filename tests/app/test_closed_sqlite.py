@@ -113,6 +113,7 @@ def test_a_close_that_is_cancelled_stays_cancelled(url: str) -> None:
         may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await closing
+        assert closing.cancelling() == 1
         await busy
         database.close()
 

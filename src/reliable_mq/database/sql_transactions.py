@@ -85,6 +85,8 @@ def make_sqlite_durable(engine: Engine) -> None:
         except asyncio.CancelledError:  # the connection must be closed all the same
             if (task := asyncio.current_task()) is not None:
                 task.cancel()
+                if task.cancelling() > 1:  # it was asked for once
+                    task.uncancel()
 
 
 class _Writer:
