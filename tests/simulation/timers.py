@@ -63,9 +63,13 @@ class TimedMessages:
         self._opened_ms = None
 
     def _is_taken_back(self, entry: Entry) -> bool:
-        """Whether a recall shows that may keep a message from being delivered."""
-        visible = self._model.visible
-        return any(one.number < visible for one in self._recalls.get(entry.unique_key, ()))
+        """Whether a recall shows that may keep a message from being delivered.
+
+        It is in the slot of its message. A message that was sent twice with one key may be in two.
+        """
+        visible, slot = self._model.visible, _slot_of(entry)
+        recalls = self._recalls.get(entry.unique_key, ())
+        return any(one.number < visible and _slot_of(one) == slot for one in recalls)
 
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that what is due was delivered; called after a look at the clock."""
@@ -114,3 +118,7 @@ class TimedMessages:
             for entry in waiting:
                 if entry.unique_key not in self._recalls and not self._model.is_gone(entry):
                     raise Violation(f"{entry} was never delivered")
+
+
+def _slot_of(entry: Entry) -> int:
+    return (int(entry.due_ms) - 1) // _PRECISION_MS
