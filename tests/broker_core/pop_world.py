@@ -12,6 +12,7 @@ from reliable_mq.wire.pop_handle import PopHandle, kind_of, parse_handle
 from reliable_mq.wire.record import Record, iter_records
 
 INVISIBLE_MS = 10_000
+BEHIND_MS = 6 * INVISIBLE_MS
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 RETRY_V2 = f"%RETRY%{GROUP}+{TOPIC}"
 
@@ -59,6 +60,11 @@ class PopWorld(BrokerWorld):
         assert answer.code in (0, 210), answer.remark
         return taken(answer)
 
+    def commit(self, offset: int) -> None:
+        """Commit an offset of queue 0."""
+        place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": offset}
+        assert self.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+
     def bodies(self, **changes: object) -> list[bytes]:
         return [each.body for each in self.pop(**changes)]
 
@@ -96,6 +102,16 @@ class ManyQueues(PopWorld):
     """A broker whose topic has four queues."""
 
     queues = 4
+
+
+def world_behind_timers(more_ms: int = 0) -> PopWorld:
+    """Return a world with a clock `BEHIND_MS` behind: pops from one place have the same time."""
+    world = PopWorld()
+    world.send(b"first")
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS + more_ms)
+    world.now_ms -= BEHIND_MS
+    return world
 
 
 def ack_header(message: Taken, **changes: object) -> dict[str, object]:

@@ -1,10 +1,8 @@
 """Popped messages when the clock is set: none comes back after its acknowledgement."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, world_behind_timers
 
-from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
 
 
@@ -79,16 +77,11 @@ def test_an_extension_of_a_time_to_come_is_refused() -> None:
 
 def test_all_messages_of_two_pops_with_one_key_come_back() -> None:
     """While the clock is behind the timers, two pops from one place have the same time."""
-    world = PopWorld()
-    world.send(b"first")
-    world.pop()
-    world.pass_time(2 * INVISIBLE_MS)
-    world.now_ms -= 6 * INVISIBLE_MS
+    world = world_behind_timers()
     world.send(b"0")
     (first,) = world.pop(maxMsgNums=1, queueId=0)
     world.send(b"1")
-    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
-    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == Answer.SUCCESS
+    world.commit(1)
     again = world.pop(maxMsgNums=2, queueId=0)
     assert [message.body for message in again] == [b"0", b"1"]
     assert first.handle.popped_ms == again[0].handle.popped_ms

@@ -4,7 +4,15 @@ import json
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, send_header
-from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, PopWorld, Taken, ack_header
+from tests.broker_core.pop_world import (
+    BEHIND_MS,
+    INVISIBLE_MS,
+    RETRY,
+    PopWorld,
+    Taken,
+    ack_header,
+    world_behind_timers,
+)
 from tests.broker_core.test_pop_restarts import note_timers, send_some
 
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -155,15 +163,10 @@ def test_acknowledgements_of_one_key_and_two_times_count_each_at_its_time(
     times_ms: tuple[int, int],
 ) -> None:
     """While the clock is behind the timers, two pops from one place have the same time."""
-    world = PopWorld()
-    world.send(b"first")
-    world.pop()
-    world.pass_time(2 * INVISIBLE_MS)
-    world.now_ms -= 6 * INVISIBLE_MS
+    world = world_behind_timers()
     world.send(b"0")
     (one,) = world.pop(maxMsgNums=1, queueId=0, invisibleTime=times_ms[0])
-    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
-    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.commit(1)
     (other,) = world.pop(maxMsgNums=1, queueId=0, invisibleTime=times_ms[1])
     assert one.handle.popped_ms == other.handle.popped_ms
 
@@ -178,16 +181,11 @@ def test_a_late_checkpoint_brings_nothing_back_that_another_one_of_its_key_has(
     *, is_first_of_two: bool
 ) -> None:
     """The second one is stored late, and a kill comes before its second counts as delivered."""
-    world = PopWorld()
-    world.send(b"first")
-    world.pop()
-    world.pass_time(2 * INVISIBLE_MS + 900)
-    popped_ms = world.now_ms
-    world.now_ms -= 6 * INVISIBLE_MS
+    world = world_behind_timers(900)
+    popped_ms = world.now_ms + BEHIND_MS
     send_some(world, 2)
     world.pop(maxMsgNums=1 + is_first_of_two, queueId=0)
-    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
-    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.commit(1)
     world.is_writing = False
     world.begin(Ask.POP_MESSAGE, world.pop_header(maxMsgNums=1, queueId=0))
     world.now_ms = popped_ms + INVISIBLE_MS - 1_100
@@ -212,16 +210,11 @@ def test_a_later_checkpoint_brings_nothing_back_that_an_earlier_one_of_its_key_h
 
     The clock is behind the timers when both are popped.
     """
-    world = PopWorld()
-    world.send(b"first")
-    world.pop()
-    world.pass_time(2 * INVISIBLE_MS + 900)
-    popped_ms = world.now_ms
-    world.now_ms -= 6 * INVISIBLE_MS
+    world = world_behind_timers(900)
+    popped_ms = world.now_ms + BEHIND_MS
     world.send(b"0")
     world.pop(maxMsgNums=1, queueId=0)
-    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 1}
-    assert world.ask(Ask.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.commit(1)
     world.pop(maxMsgNums=1, queueId=0, invisibleTime=INVISIBLE_MS + longer_ms)
     world.now_ms = popped_ms + INVISIBLE_MS - 1_500
     world.pass_time(1_580, step=20)

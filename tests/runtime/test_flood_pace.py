@@ -2,6 +2,8 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,8 @@ from tests.runtime.echo_server import connect, is_served, run, serving, set_shar
 from tests.waiting import eventually
 
 from reliable_mq.runtime import flood_pace, server_connection
+from reliable_mq.runtime.connection_roles import HeldConnection
+from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 
@@ -21,6 +25,16 @@ def slow_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flood_pace, "CREATED_A_SECOND", 1e-3)
     monkeypatch.setattr(flood_pace, "SECONDS_MAX", 1e6)
     set_shares(monkeypatch, slice=-1.0, shared_slice=-1.0)  # a request a slice
+
+
+@asynccontextmanager
+async def paced(count: int) -> AsyncIterator[tuple[FloodPace, list[HeldConnection]]]:
+    """Serve so many peers; give the pace of their connections, and these."""
+    async with serving() as echo:
+        _peers = [await connect(echo) for _ in range(count)]
+        connections = echo.listener.connections
+        await eventually(lambda: len(connections) == count)
+        yield echo.listener.pace, list(connections.values())
 
 
 MOST = flood_pace._NEW_AT_ONCE
@@ -99,13 +113,10 @@ def test_the_more_wait_for_their_pace_the_more_go_on_together(
     """So nobody waits for long."""
 
     async def test() -> None:
-        async with serving() as echo:
-            _peers = [await connect(echo) for _ in range(5)]
-            await eventually(lambda: len(echo.listener.connections) == 5)
-            pace = echo.listener.pace
-            for each in echo.listener.connections.values():
+        async with paced(5) as (pace, creators):
+            for each in creators:
                 pace.note(each, MOST)
-            assert pace.hold(OrderedDict.fromkeys(echo.listener.connections.values()))
+            assert pace.hold(OrderedDict.fromkeys(creators))
             pace._let_on()
             assert pace.held == 2
 
@@ -160,11 +171,7 @@ def test_while_some_wait_for_their_pace_who_creates_little_waits_too() -> None:
     """So each has one slice, and the turn ends."""
 
     async def test() -> None:
-        async with serving() as echo:
-            _one = await connect(echo)
-            await eventually(lambda: echo.listener.connections)
-            (creator,) = echo.listener.connections.values()
-            pace = echo.listener.pace
+        async with paced(1) as (pace, (creator,)):
             pace.note(creator, MOST + 1)
             assert pace.hold(OrderedDict.fromkeys([creator]))
             pace._let_on()
@@ -183,11 +190,7 @@ def test_while_creators_wait_what_is_new_is_collected_in_a_turn_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
-        async with serving() as echo:
-            _one = await connect(echo)
-            await eventually(lambda: echo.listener.connections)
-            (creator,) = echo.listener.connections.values()
-            pace = echo.listener.pace
+        async with paced(1) as (pace, (creator,)):
             pace.note(creator, MOST + 1)
             assert pace.hold(OrderedDict.fromkeys([creator]))
             assert not collected
@@ -223,11 +226,7 @@ def test_much_that_is_created_is_a_flood_only_while_somebody_sends_single_reques
 @pytest.mark.usefixtures("slow_pace")
 def test_who_has_created_something_long_ago_does_not_wait_with_a_flood() -> None:
     async def test() -> None:
-        async with serving() as echo:
-            _one, _other = await connect(echo), await connect(echo)
-            await eventually(lambda: len(echo.listener.connections) == 2)
-            early, late = echo.listener.connections.values()
-            pace = echo.listener.pace
+        async with paced(2) as (pace, (early, late)):
             pace.note(early, MOST)
             pace._ahead_at -= 1e6
             pace.note(late, MOST)
@@ -243,11 +242,7 @@ def test_who_has_created_something_long_ago_does_not_wait_with_a_flood() -> None
 @pytest.mark.usefixtures("slow_pace")
 def test_a_request_that_goes_on_creating_makes_the_wait_longer_but_not_endless() -> None:
     async def test() -> None:
-        async with serving() as echo:
-            _one = await connect(echo)
-            await eventually(lambda: echo.listener.connections)
-            (creator,) = echo.listener.connections.values()
-            pace = echo.listener.pace
+        async with paced(1) as (pace, (creator,)):
             pace.note(creator, MOST + 1)
             assert pace.hold(OrderedDict())
             assert pace.takes(creator)

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from reliable_mq.broker_core.delivery.timed_message import TimedMessage
-from reliable_mq.broker_core.store.timer_log import DEFAULT, TimerEntry
+from reliable_mq.broker_core.store.timer_log import DEFAULT, TimerEntry, slot_of
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
@@ -245,7 +245,7 @@ def take_late(
     due_ms = max(timed.due_ms, files.read_ms + 1, *(place.due_ms for place in places))
     position = -1
     if due_ms < entry.due_ms:
-        slot_ms = (due_ms - 1) // precision_ms * precision_ms
+        slot_ms = slot_of(due_ms, precision_ms)
         again = entry._replace(magic=DEFAULT, slot_ms=slot_ms, due_ms=due_ms)
         position = files.add_entry(again)
     revival.acknowledge(acks.key, acks.offsets, position)

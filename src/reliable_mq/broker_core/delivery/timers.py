@@ -36,7 +36,7 @@ from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_checkpoint import TimerCheckpoint
-from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
+from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry, slot_of
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.line_limit import limited_log
@@ -154,7 +154,7 @@ class Timers:
         return count
 
     def _slot_of(self, due_ms: int) -> int:
-        return (due_ms - 1) // self.precision_ms * self.precision_ms
+        return slot_of(due_ms, self.precision_ms)
 
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
         """Give each new message an entry and a slot.

@@ -13,6 +13,7 @@ from reliable_mq.broker_core.delivery.written_notes import WrittenNote
 from reliable_mq.broker_core.names import TIMER_TOPIC, revive_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import AppendResult, StoredMessage
+from reliable_mq.broker_core.store.timer_log import slot_of
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.pop_records import (
@@ -156,8 +157,7 @@ def _topic(state: BrokerState) -> str:
 
 def _out_ms(state: BrokerState, due_ms: int) -> int:
     """Return the slot of the timers for a time."""
-    precision_ms = state.timers.precision_ms
-    return (due_ms - 1) // precision_ms * precision_ms
+    return slot_of(due_ms, state.timers.precision_ms)
 
 
 def _message(state: BrokerState, body: bytes, properties: bytes, now_ms: int) -> StoredMessage:

@@ -12,6 +12,7 @@ from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_retry_topic
 from reliable_mq.broker_core.requests.refusal import RequestRefused, too_large
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.store.timer_log import slot_of
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.java_int import I64_MAX
@@ -73,7 +74,7 @@ def put_into_wheel(
         )
     _refuse_too_many(state, properties)
     precision_ms = state.config.timer_precision_ms
-    properties[TIMER_OUT_MS] = str((due_ms - 1) // precision_ms * precision_ms)
+    properties[TIMER_OUT_MS] = str(slot_of(due_ms, precision_ms))
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
     if len(encode_properties(properties)) > PROPERTIES_SIZE_MAX - _NOTES_SIZE:

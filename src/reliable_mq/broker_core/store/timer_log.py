@@ -237,6 +237,11 @@ class TimerLog:
             file.close()
 
 
+def slot_of(due_ms: int, precision_ms: int) -> int:
+    """Return the slot, of so many milliseconds, in which a message is due."""
+    return (due_ms - 1) // precision_ms * precision_ms
+
+
 def _times(taken_ms: int, slot_ms: int) -> tuple[int, int]:
     """Return the fields of both times; of a slot that is far away, it was taken up nearer to it.
 
