@@ -15,6 +15,7 @@ MEASUREMENTS = (
     "wire_codec",
     "orders_end_to_end",
     "order_flow",
+    "many_at_once",
     "resend",
     "console_pages",
     "console_beside",

@@ -330,6 +330,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "retention": figures_table,
     "duplicates": figures_table,
     "flow": flow_table,
+    "many-at-once": figures_table,
     "rival": rival_table,
     "clients-official": clients_table,
     "clients-nats": clients_table,
