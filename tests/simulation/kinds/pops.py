@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.simulation.asked import Asked
 from tests.simulation.facts import Expected, Violation
+from tests.simulation.kinds.pulls import is_of_fenced
 from tests.simulation.model import Model
 from tests.simulation.popped import BROKER, Handed
 
@@ -43,7 +44,7 @@ class Pop:
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         header = PopMessageHeader.decode(asked.command.ext_fields)
         if reply.code:
-            if reply.code not in (*_NOTHING, *_BUSY):
+            if reply.code not in (*_NOTHING, *_BUSY) and not is_of_fenced(model, reply):
                 raise Violation(f"a pop is answered {reply}")
             return
         group, records = header.consumer_group, list(iter_records(reply.body))

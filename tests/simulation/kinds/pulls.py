@@ -102,7 +102,7 @@ class Pull:
             if wait or reply.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise Violation(f"a pull of {header.topic}, known or not: {reply}")
             return
-        if isinstance(wait, Wait) and wait.must_be_answered and _is_of_fenced(model, reply):
+        if isinstance(wait, Wait) and wait.must_be_answered and is_of_fenced(model, reply):
             return
         if reply.code in _NOT_SUBSCRIBED and not header.sys_flag & SUBSCRIPTION:
             return
@@ -131,7 +131,7 @@ class Pull:
         return model.waiting.is_held(asked)
 
 
-def _is_of_fenced(model: Model, reply: Command) -> bool:
+def is_of_fenced(model: Model, reply: Command) -> bool:
     """Whether a master refuses to show messages because another broker was promoted."""
     is_refusal = (reply.code, reply.remark) == (_UNVERIFIED.code, _UNVERIFIED.remark)
     return model.is_fenced and is_refusal and not (reply.ext_fields or reply.body)
