@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.broker_core.broker_world import TOPIC, pull_header
 from tests.runtime.test_broker_server import Peer, Watch, serving
+from tests.simulation.invariants import check_invariants
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.core import BrokerCore
@@ -24,7 +25,10 @@ Scene = Callable[[BrokerServer, Peer], Awaitable[None]]
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the short turns that stored something. No tick carries out what a turn has missed."""
+    """Count the short turns that stored something, and what was stored alone, without a turn.
+
+    No tick carries out what a turn has missed.
+    """
     monkeypatch.setattr(broker_server, "_TICK_SECONDS", 3600.0)
     found: Counter[str] = Counter()
     take_sends = BrokerCore.take_sends
@@ -34,7 +38,14 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found["short"] += batch is not None
         return batch
 
+    stored_alone = BrokerCore.stored_alone
+
+    def alone(core: BrokerCore, *of: Any) -> None:
+        found["alone"] += 1
+        stored_alone(core, *of)
+
     monkeypatch.setattr(BrokerCore, "take_sends", short)
+    monkeypatch.setattr(BrokerCore, "stored_alone", alone)
     return found
 
 
@@ -65,15 +76,16 @@ async def another(server: BrokerServer) -> Peer:
     return peer
 
 
-@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_send_that_comes_alone_is_stored_in_a_short_turn(
-    tmp_path: Path, turns: Counter[str], flush: str
+@pytest.mark.parametrize(("flush", "kind"), [("SYNC_FLUSH", "short"), ("ASYNC_FLUSH", "alone")])
+def test_a_send_that_comes_alone_is_stored_in_a_short_turn_or_in_none(
+    tmp_path: Path, turns: Counter[str], flush: str, kind: str
 ) -> None:
-    async def scene(_server: BrokerServer, peer: Peer) -> None:
-        before = turns["short"]
+    async def scene(server: BrokerServer, peer: Peer) -> None:
+        before = turns[kind]
         for _ in range(5):
             assert (await peer.answer_to(put(peer))).code == ResponseCode.SUCCESS
-        assert turns["short"] == before + 5
+        assert turns[kind] == before + 5
+        check_invariants(server._core)
 
     play(tmp_path, scene, flushDiskType=flush)
 

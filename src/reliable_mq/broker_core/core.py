@@ -46,7 +46,12 @@ from reliable_mq.broker_core.requests.handlers import (
     not_supported,
     refuse_large,
 )
-from reliable_mq.broker_core.requests.known_sends import plain_form, send_known
+from reliable_mq.broker_core.requests.known_sends import (
+    LoneSend,
+    place_alone,
+    plain_form,
+    send_known,
+)
 from reliable_mq.broker_core.requests.pop_ack import record_acks, try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
@@ -116,6 +121,9 @@ class BrokerCore:
         self._unwatched = None if config.is_slave else handler_of
         self._online = self._isolated = self._handler_of
         self.decode = decode_request if guard is None else decode_signed_request
+        # Whether a send is stored when it is written, and needs no look at who sends it.
+        is_local = not isinstance(self.state.answers, ReplicatedAnswers)
+        self._stores_alone = is_local and guard is None and not self.state.is_sync_flush
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._pop_wakes = PopWakes(self.state)
@@ -294,6 +302,44 @@ class BrokerCore:
             for command in sends.in_general(self.decode)[stored:]:
                 self._handle(Request(connection, command, now_ms))
         return stored == len(sends.bodies)
+
+    def place_alone(
+        self, connection: PeerConnection, command: Command, now_ms: int
+    ) -> LoneSend | None:
+        """Return where one plain send is written that came alone; None: `receive` takes it.
+
+        Nothing is changed. When it is written, before anything else, call `stored_alone`.
+        """
+        if not (self._stores_alone and type(command) is KnownSends):
+            return None
+        if self._handler_of is not self._unwatched or len(command.bodies) > 1:
+            return None
+        return place_alone(self.state, connection, command, now_ms)
+
+    def stored_alone(
+        self, lone: LoneSend, began_ms: int, now_ms: int, answer: Callable[[list[Answer]], None]
+    ) -> None:
+        """Answer and dispatch a send that was written: `receive`, `take_sends` and `stored`.
+
+        Args:
+            lone: the send.
+            began_ms: when it came.
+            now_ms: the time.
+            answer: sends its reply, before the dispatch.
+
+        Raises:
+            OSError, StoreError: see `stored`.
+        """
+        state = self.state
+        store, size = state.store, len(lone.record)
+        arrivals = store.appender.add_written(lone.lane, lone.tags_code, size, lone.time_ms)
+        state.answers.released = lone.end
+        if lone.answer is not None:
+            state.statistics.put_time.add(1, now_ms - began_ms)
+            answer([lone.answer])
+        store.dispatch_alone(arrivals, lone.time_ms)
+        if store.upkeep.due:
+            store.upkeep.flush_due()
 
     def _handle(self, request: Request) -> None:
         """Have a request handled, and send the reply, unless it comes later."""

@@ -145,9 +145,9 @@ class Statistics:
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
         self._batched: dict[str, int] = {}  # by topic: messages of batches, less one per batch
         self._handed: deque[tuple[int, int]] = deque()  # (log end, begin) of turns not stored yet
-        self._put_time = _Time()
+        self.put_time = _Time()
         self._get_time = _Time()
-        self._shared_put, self._shared_get = self._put_time, self._get_time  # being counted now
+        self._shared_put, self._shared_get = self.put_time, self._get_time  # being counted now
         self._under_way: Iterator[None] = iter(())
         self.is_under_way = False
         self.turn_pulls = 0  # pulls with messages since the last turn
@@ -202,7 +202,7 @@ class Statistics:
         while handed and handed[0][0] <= end:
             newest_ms = handed.popleft()[1]
         if released:
-            self._put_time.add(released, now_ms - (oldest_ms + newest_ms) // 2)
+            self.put_time.add(released, now_ms - (oldest_ms + newest_ms) // 2)
 
     def sent_back(self, group: str, topic: str, now_ms: int) -> None:
         """Count a message that a group sent back."""
@@ -238,7 +238,7 @@ class Statistics:
         """Count messages put and pulled; yield after each slice."""
         pulls, self._pulls = self._pulls, {}
         missed, self._missed = self._missed, 0
-        self._shared_put, self._put_time = self._put_time, _Time()
+        self._shared_put, self.put_time = self.put_time, _Time()
         self._shared_get, self._get_time = self._get_time, _Time()
         self._add_to_totals(Totals(missed=missed))
         put = cost = 0

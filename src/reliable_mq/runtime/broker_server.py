@@ -187,10 +187,7 @@ class BrokerServer:
         writer, turns = self._log_writer, self._listener.turns
         self._chores = BrokerChores(self._core, writer, self._schedule_turn, turns)
         self._registrar = Registrar(
-            self._core.state,
-            self.name_server_address.split(";"),
-            self._send,
-            self._on_broken,
+            *(state, self.name_server_address.split(";"), self._send, self._on_broken),
             tls=context_of_client(options.tls),
             dial=own.private_socket if own is not None else None,
         )
@@ -257,8 +254,17 @@ class BrokerServer:
         now, is_plain = now_ms(), True
         if not self._turn_is_due:
             self._turn_began_ms = now
-        core = self._core
+        core, speakers = self._core, self._speakers
+        speakers.add(connection.id)
+        is_shared = len(speakers) > (_SOME_SPEAKERS if is_alone else _FEW_SPEAKERS)
         try:
+            if isinstance(commands, tuple) and not (is_shared or self._turn_is_due):
+                lone = core.place_alone(connection, commands[0], now)
+                if lone is not None and self._log_writer.write_alone(lone):
+                    core.stored_alone(lone, now, now_ms(), self._send)
+                    if self._replication.master is not None:
+                        self._replication.master.stored()
+                    return False
             for command in commands:
                 is_plain = core.receive(connection, command, now) and is_plain
                 if busy and connection.id in busy:
@@ -266,8 +272,7 @@ class BrokerServer:
                     break
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)
-        self._speakers.add(connection.id)
-        if len(self._speakers) > (_SOME_SPEAKERS if is_alone else _FEW_SPEAKERS):
+        if is_shared:
             self._schedule_turn(now, is_plain=is_plain)
             return is_long
         try:

@@ -32,7 +32,7 @@ class ConnectionOwner(Protocol):
     small_answers: frozenset[int]
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool | None:
-        """Handle the commands of one read.
+        """Handle the commands of one read. A tuple has the one command of a read.
 
         Returns:
             Whether a command takes so long that other connections must come first. It leaves those

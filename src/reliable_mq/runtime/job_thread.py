@@ -7,10 +7,23 @@ further job runs.
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Protocol
 
 from reliable_mq.runtime.broken import OnBroken
 
 _Job = Callable[[], object]
+
+
+class Jobs(Protocol):
+    """Runs jobs one after another in the background."""
+
+    def put(self, job: _Job) -> None:
+        """Queue a job behind the earlier ones."""
+        ...
+
+    def close(self) -> None:
+        """Return when all queued jobs are done."""
+        ...
 
 
 class JobThread:

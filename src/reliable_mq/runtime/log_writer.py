@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from reliable_mq.broker_core.requests.known_sends import LoneSend
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.disk import (
@@ -29,7 +30,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.gathered_batches import GatheredBatches
-from reliable_mq.runtime.job_thread import JobThread
+from reliable_mq.runtime.job_thread import Jobs, JobThread
 from reliable_mq.runtime.syncs import PromptSyncs, Syncs
 from reliable_mq.telemetry import broker_events
 
@@ -43,18 +44,6 @@ _NOTHING = "nothing"
 _LATELY_SECONDS = 0.1
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 _ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
-
-
-class Jobs(Protocol):
-    """Runs jobs one after another in the background."""
-
-    def put(self, job: _Job) -> None:
-        """Queue a job behind the earlier ones."""
-        ...
-
-    def close(self) -> None:
-        """Return when all queued jobs are done."""
-        ...
 
 
 class LogWriter:
@@ -143,6 +132,29 @@ class LogWriter:
         elif self.gathered is None or not self.gathered.keep(batch):
             self._write(batch)
 
+    def write_alone(self, lone: LoneSend) -> bool:
+        """Write the only record of a turn, and report nothing. Its answer waits for no sync.
+
+        False: it must be written as a batch, by `write`. Whatever has failed is told there.
+        """
+        is_unseen = self._on_written is None and self.gathered is None
+        if not (is_unseen and self._sync_interval) or self._roomless:
+            return False
+        try:
+            lone.segment.write(lone.at, (lone.record,))
+            if self._has_zeros:
+                lone.segment.write_ahead(lone.at + len(lone.record))
+        except Exception:  # noqa: BLE001 - see above
+            return False
+        self._unsynced[lone.segment] = None
+        self._end, self._written_at = lone.end, self._loop.time()
+        self._sync_soon()
+        return True
+
+    def _sync_soon(self) -> None:
+        if self._sync_later is None:
+            self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
+
     def go_on(self, *, at_once: bool = False) -> None:
         """Write what was gathered while an earlier batch was on its way, or all `at_once`."""
         if (gathered := self.gathered) is not None:
@@ -207,8 +219,7 @@ class LogWriter:
             if not self.is_syncing:
                 self.sync()
             return
-        if self._sync_later is None:
-            self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
+        self._sync_soon()
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, FileText]) -> None:

@@ -296,13 +296,14 @@ class ServerConnection(asyncio.Protocol):
         if self._later or self._is_busy or self._held:
             return False
         command = self._reader.feed_alone(data)
-        if command is None or not self._fit((command,)):
+        if command is None or command.code not in self._small_answers:
             return False
+        if self._turns.many_from is not self:
+            self._turns.single_at = time.monotonic()
         self._frame_began = self._last_used
-        left = iter((command,))
-        self._is_busy = bool(self._owner.received(connection, left))
+        self._is_busy = bool(self._owner.received(connection, (command,)))
         if self._is_busy:
-            self._leave(left, len(data))
+            self._leave((), len(data))
         return True
 
     def _queue(self, requests: Sequence[Command | Frame], *, is_first: bool) -> None:

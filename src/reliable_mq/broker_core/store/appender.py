@@ -173,6 +173,15 @@ class Appender:
         self._add_unit(lane, number, offset, size, form.tags_code)
         return offset, number, offset + size
 
+    def add_written(self, lane: Lane, code: int, size: int, time_ms: int) -> Arrivals:
+        """Note that a record is written at the log's end; return its unit, to be dispatched."""
+        log, number = self._log, lane.next
+        offset, end = log.end, log.end + size
+        log.end = log.written = end
+        self.last_time_ms, self.last_record, lane.next = time_ms, offset, number + 1
+        unit = pack_unit(offset, size, code)
+        return Arrivals(lane.topic, lane.queue_id, number, [unit], {code}, offset, end, size)
+
     def append_known(
         self,
         lanes: Sequence[Lane],

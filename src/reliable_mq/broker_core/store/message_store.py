@@ -6,7 +6,7 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from reliable_mq.broker_core.store import recovery
@@ -42,8 +42,7 @@ class MessageStore:
 
     Args:
         disk: the folder.
-        segment_size: bytes of one file of the log.
-        queue_file_size: bytes of one file of a consume queue.
+        segment_size, queue_file_size: bytes of one file of the log, and of a consume queue.
         store_host: this broker's address, packed as in records.
         delays_ms: the delay of each level, in milliseconds.
         process_id: written to the file `abort` while the store is open. Default 0.
@@ -112,7 +111,6 @@ class MessageStore:
             *(self._delays_ms, self.deletions, self.units_of_file),
             *((seen.found, seen.others) if seen.found else ()),
         )
-        is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
         plan.log_findings(self.log)
         self.log.damage.sought_from = plan.verified_from
@@ -129,7 +127,7 @@ class MessageStore:
             self._disk.remove(path)
         if self.index:
             self.index.open(
-                is_whole=is_same_boot or not evidence.was_killed,
+                is_whole=evidence.is_same_boot or not evidence.was_killed,
                 was_killed=evidence.was_killed,
                 safe_time_ms=checkpoint.index_time_ms,
             )
@@ -201,11 +199,7 @@ class MessageStore:
         return (queue.first, queue.end) if queue else (0, 0)
 
     def append(self, message: StoredMessage, now_ms: int) -> AppendResult:
-        """Assign a place to a message. The next `take_batch` returns its bytes.
-
-        Raises:
-            MessageRefused: when it breaks a limit of the format; nothing was changed then.
-        """
+        """Assign a place to a message; see `Appender.append`."""
         return self.appender.append(message, now_ms)
 
     def take_batch(self) -> LogBatch | None:
@@ -219,28 +213,35 @@ class MessageStore:
 
     def dispatch_up_to(self, end: int, tell: Callable[[Arrivals], None] | None = None) -> None:
         """Put the records of batches that end at or before `end` into their queues, and tell it."""
-        undispatched, queues, upkeep, last = self._undispatched, self.queues, self.upkeep, None
+        undispatched, last = self._undispatched, None
         while undispatched and undispatched[0].end <= end:
             last = undispatched.popleft()
-            for arrivals in last.arrivals:
-                key = arrivals.topic, arrivals.queue_id
-                queue = queues.get(key) or self._queue(*key)
-                if queue.append_units(arrivals):
-                    upkeep.due.append(queue)
-                upkeep.grown.add(queue)
-                upkeep.gathering[queue] = None
-                if tell is not None:
+            self._enqueue(last.arrivals)
+            if tell is not None:
+                for arrivals in last.arrivals:
                     tell(arrivals)
         if last is not None:
             self._dispatched = Dispatched(last.end, last.last_record, last.last_time_ms)
             if last.end > (self.log.durable if self._is_sync_flush else self.log.written):
                 self.invariants()
 
-    def read_record(self, commit_log_offset: int) -> Record | None:
-        """Return the record at an offset; None without a sound record.
+    def _enqueue(self, several: Iterable[Arrivals]) -> None:
+        queues, upkeep = self.queues, self.upkeep
+        for arrivals in several:
+            key = arrivals.topic, arrivals.queue_id
+            queue = queues.get(key) or self._queue(*key)
+            if queue.append_units(arrivals):
+                upkeep.due.append(queue)
+            upkeep.grown.add(queue)
+            upkeep.gathering[queue] = None
 
-        A record that was deleted with its topic counts as missing.
-        """
+    def dispatch_alone(self, arrivals: Arrivals, time_ms: int) -> None:
+        """Put a stored record into its queue, while all others are."""
+        self._enqueue((arrivals,))
+        self._dispatched = Dispatched(arrivals.log_end, arrivals.last_log_offset, time_ms)
+
+    def read_record(self, commit_log_offset: int) -> Record | None:
+        """Return the record at an offset; None without a sound one, or if its topic was deleted."""
         found = record_at(self.log, commit_log_offset)
         record = decode_record(found.buffer) if found else None
         if record and self.deletions.is_deleted(record.topic, record.queue_id, commit_log_offset):
@@ -311,10 +312,9 @@ class MessageStore:
         return partial(sync_together, self._disk, self.upkeep.take_unsynced(count))
 
     def begin_checkpoint(self, mark: StoreMark | None = None) -> Callable[[], None]:
-        """Return the job of a checkpoint of what was marked; default: of the current state.
+        """Return the job of a checkpoint of what was marked.
 
-        Without a mark, this writes all queues at once.
-
+        Without a mark, it is of the current state, and this writes all queues at once.
         The job may run in another thread, between two writes of batches. It syncs log and queues,
         writes the progress note, and creates the next segment in advance.
 
