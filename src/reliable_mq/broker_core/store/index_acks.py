@@ -15,8 +15,9 @@ from reliable_mq.wire.properties import KEYS, UNIQ_KEY
 
 _UNIQ_KEY, _KEYS = f"{UNIQ_KEY}\x01".encode(), f"{KEYS}\x01".encode()
 _END = b"\x02"
-_TOPIC = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
-_TOPIC_SIZE = len(_TOPIC)
+TIMED = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
+"""What stands behind the body of a timed message: the length of its topic, and the topic."""
+_TOPIC_SIZE = len(TIMED)
 _AT = _TOPIC_SIZE + 2  # of the properties, behind their length
 _DIGITS_MAX = 19
 _PARTS = 4  # of a unique key, cut at its first three separators
@@ -44,10 +45,8 @@ class AckKeys:
         """Return the hashes of unique key and tag; None: it is another record, or a rare one.
 
         Args:
-            text: the bytes of a record behind its body.
+            text: the bytes of a record behind its body; they begin with `TIMED`.
         """
-        if text[:_TOPIC_SIZE] != _TOPIC:
-            return None
         before, _, behind = text.partition(_UNIQ_KEY)
         parts = behind.split(b"@", _PARTS - 1)
         if len(parts) != _PARTS:

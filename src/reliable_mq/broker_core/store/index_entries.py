@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.index_acks import AckKeys
+from reliable_mq.broker_core.store.index_acks import TIMED, AckKeys
 from reliable_mq.broker_core.store.indexed_topic import IndexedTopic, make_room, tag_of
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.java_hash import TAIL, KeyHashes, index_hashes
@@ -279,7 +279,7 @@ class IndexEntries:
         Expects the unique key alone, or after the keys, as Apache's Java client orders them. Caches
         the parts that the next message may share.
         """
-        if own := self._acks.marks_of(text):
+        if text.startswith(TIMED) and (own := self._acks.marks_of(text)):
             self._note(own, offset, time_ms)
             return True
         begin = 1 + text[0] + _LENGTH_SIZE
