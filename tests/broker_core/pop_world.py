@@ -82,6 +82,7 @@ class PopWorld(BrokerWorld):
         for part in (state.pops, state.notifications, state.orders, state.timers.revival):
             part.invariants()
         state.timers.invariants()
+        state.timers.settled.invariants()
         state.offsets.invariants()
 
     def pass_time(self, milliseconds: int, *, step: int = 100) -> None:

@@ -8,7 +8,8 @@ def check_invariants(core: BrokerCore) -> None:
     state = core.state
     stored = (state.store, state.store.log, state.topics, state.groups, state.offsets)
     served = (state.clients, state.locks, state.pulls, state.schedule, state.answers)
-    popped = (state.pops, state.notifications, state.orders, state.timers.revival)
-    for table in (*stored, *served, *popped):
+    popped = (state.pops, state.notifications, state.orders)
+    timed = (state.timers.revival, state.timers.settled)
+    for table in (*stored, *served, *popped, *timed):
         table.invariants()
     state.popped.invariants(state.store.log.durable)

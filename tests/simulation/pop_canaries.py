@@ -9,6 +9,7 @@ from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.pop_orders import PopOrders
 from reliable_mq.broker_core.delivery.popped import Popped
 from reliable_mq.broker_core.delivery.revival import DueCheckpoint, Revival
+from reliable_mq.broker_core.delivery.settled_records import SettledRecords
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.requests import pop, pop_ack
 from reliable_mq.wire.answer import encode_answer
@@ -40,6 +41,13 @@ def _commit_all(original: _Original) -> _Original:
     return stored
 
 
+def _pass_over_acks_only(original: _Original) -> _Original:
+    def follow(settled: SettledRecords, checkpoint: Any, queue_offset: int, _place: int) -> None:
+        original(settled, checkpoint, queue_offset, -1)
+
+    return follow
+
+
 def _send_at_once(state: Any, connection: int, command: Any, found: Any) -> None:
     ext, body = pop._ext(found), b"".join(found.bodies)
     answer = reply(command, 0, pop.FOUND, ext, body)
@@ -53,6 +61,7 @@ POP_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]]
         lambda _: lambda *_given: None,
     ),
     "an acknowledgement not heard": (Revival, "acknowledge", _hear_no_acks),
+    "acknowledgements passed over alone": (SettledRecords, "popped", _pass_over_acks_only),
     "a popped message too early": (Revival, "due", _back_early),
     "a popped message twice": (EndedSlots, "has_come_back", lambda _: lambda *_at: False),
     "a pop forgotten by a kill": (coming_back, "_raise_offsets", lambda _: lambda _state: None),

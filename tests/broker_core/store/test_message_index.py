@@ -22,12 +22,15 @@ SLOTS, ENTRIES = 50, 300
 NOW_MS = 1_763_715_000_000
 IPV4, IPV6 = pack_host("127.0.0.1", 1), pack_host("::1", 1)
 
-TOPIC = st.sampled_from(["bench", "other", "order-ü", "x" * 127, "y" * 150])
+TIMERS = "rmq_sys_wheel_timer"
+TOPIC = st.sampled_from(["bench", "other", "order-ü", "x" * 127, "y" * 150, TIMERS, TIMERS])
 # Of one client, of many, short, long, no ASCII, and two that look like something else.
 KEY = (
     st.integers(0, 2**32 - 1).map(lambda number: f"7F0000010A2C18B4AAC25B8B{number:08X}")
     | st.text("0123456789abcdef", min_size=32, max_size=32)
     | st.text("kü€𝄞 ", max_size=12)
+    | st.integers(-1, 2**63).map(lambda number: f"shop@3@{number}@g@1763715000000@b@ack")
+    | st.text("0a@ü\x02", max_size=8).map(lambda text: f"shop@3@{text}@g@17@b@ack")
     | st.sampled_from(["order-1", "k" * 9, "k" * 255, "k" * 300, "TAGS", "a\x01TAGS\x01b"])
 )
 KEYS = st.lists(KEY, max_size=5).map(lambda keys: f"KEYS\x01{' '.join(keys)}\x02")

@@ -2,26 +2,26 @@
 
 A timed message waits in the queue of `rmq_sys_wheel_timer`. `_take_up` gives it an entry of the
 timer log, and a slot of the wheel; a slot is one second, as in Apache's broker. One slot ahead of
-time a slot is loaded into buckets: one bucket per millisecond, eight bytes per message. So delivery
-is precise to the millisecond, although the files are not.
+time a slot is loaded into `due_positions`. So delivery is precise to the millisecond, although the
+files are not. What needs nothing at its time is passed over then; see `settled_records`.
 
 `ended_slots` decides when a slot counts as delivered. What is due for the revive topic goes to
 `revival`: it says what was popped, and what was acknowledged.
-Invariant L6: noted read time <= delivered time <= loaded time; no bucket is older.
+Invariant L6: noted read time <= delivered time <= loaded time.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
-import heapq
-from array import array
 from collections.abc import Callable
 
 import msgspec
 
 from reliable_mq.broker_core.delivery.done_entries import leave_done
+from reliable_mq.broker_core.delivery.due_positions import DuePositions
 from reliable_mq.broker_core.delivery.ended_slots import EndedSlots
 from reliable_mq.broker_core.delivery.followed_timers import FollowedTimers
 from reliable_mq.broker_core.delivery.recalls import Recalls
 from reliable_mq.broker_core.delivery.revival import Revival, take_late
+from reliable_mq.broker_core.delivery.settled_records import SettledRecords
 from reliable_mq.broker_core.delivery.timed_message import (
     TimedMessage,
     read_timed,
@@ -82,14 +82,15 @@ class Timers:
         self.precision_ms = precision_ms
         self._roll_slots = roll_slots
         self.revival = revival or Revival("")
-        self.written = WrittenNotes()
+        self.written = WrittenNotes(precision_ms)
+        self.settled = SettledRecords(precision_ms)
         self.counts = TopicCounts(OF_TIMERS)
         self._recalls = Recalls(self.counts, is_within_topic=recalls_within_topic)
         self.refused = 0  # messages since the start, because too many waited
-        self._buckets: dict[int, array[int]] = {}  # positions in the timer log, by due time
-        self._due: list[int] = []  # a heap of the keys of the buckets
-        self._loaded_ms = 0  # all slots before this time are in the buckets
+        self._due = DuePositions()  # of the loaded slots
+        self._loaded_ms = 0  # all slots before this time are in `_due`
         self._chain = -1  # next position to load of the slot at `_loaded_ms`; -1: not begun
+        self._settled: frozenset[int] = frozenset()  # log offsets of this slot that need nothing
         self._delivered_ms = 0
         self._late_ms = 0  # no message that was taken up too late is due later
         self._used_ms = 0  # the last slot from which something was delivered
@@ -127,6 +128,7 @@ class Timers:
             return
         files = self._files
         files.open(self._store, self._slot_of(now_ms))
+        self.settled.clear()
         if files.is_new:
             self.counts.clear()
         self._loaded_ms = self._delivered_ms = files.read_ms
@@ -164,17 +166,21 @@ class Timers:
         """
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
-        for _ in range(min(_MESSAGES_MAX, queue.end - files.queue_offset)):
+        end = min(queue.end, files.queue_offset + _MESSAGES_MAX)
+        taken_ms = self._slot_of(now_ms + 1)
+        far_ms = min(files.room_end_ms, taken_ms + self._roll_slots * self.precision_ms)
+        while files.queue_offset < end:
+            if self.written.take_run(files, end, taken_ms, (self._loaded_ms, far_ms)):
+                continue
             timed = self.written.take(files.queue_offset) or self._read_new(queue)
-            if timed is None or files.is_done(files.queue_offset, timed.due_ms, timed.topic):
-                pass  # damaged, and already logged; or another broker has delivered it
-            else:
+            if timed and not files.is_done(files.queue_offset, timed.due_ms, timed.topic):
                 self._put(timed, now_ms)
             files.queue_offset += 1
         files.flush()
-        is_caught_up = files.queue_offset >= queue.end
-        self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
+        is_behind = files.queue_offset < queue.end
+        self._caught_up_ms = min(self._caught_up_ms, now_ms) if is_behind else now_ms
         self.revival.hear(files.queue_offset, self._store.appender.lane(TIMER_TOPIC, 0).next)
+        self.settled.add(files.queue_offset, self._loaded_ms)
 
     def _read_new(self, queue: ConsumeQueue) -> TimedMessage | None:
         """Return the next message to take up; None: it is damaged, or no timed message."""
@@ -202,9 +208,11 @@ class Timers:
         self._add(entry, timed)
         if not is_revive_topic(topic):
             self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
-        elif timed.due_ms <= self._delivered_ms:
-            late = timed if isinstance(timed, TimedMessage) else self._read(entry)
-            take_late(self.revival, self._files, late, entry, precision_ms)
+        elif due_ms != timed.due_ms:
+            self.settled.clear()
+            if timed.due_ms <= self._delivered_ms:
+                late = timed if isinstance(timed, TimedMessage) else self._read(entry)
+                take_late(self.revival, self._files, late, entry, precision_ms)
 
     def _put_soon(self, timed: TimedMessage, entry: TimerEntry, now_ms: int) -> bool:
         """Put a message at the end of its round into its own slot, if that comes soon.
@@ -212,7 +220,7 @@ class Timers:
         Another round would be a record that is taken up later. What recalls or acknowledges the
         message may be in its slot already, and must not come before it.
         """
-        due_ms = max(timed.due_ms, self._due[0] + 1)
+        due_ms = max(timed.due_ms, self._due.first_ms + 1)
         slot_ms, soon_ms = self._slot_of(due_ms), self._roll_slots // 2 * self.precision_ms
         if due_ms - now_ms > min(_SOON_MS, soon_ms) or slot_ms >= self._files.room_end_ms:
             return False
@@ -224,14 +232,8 @@ class Timers:
         """Add an entry to its slot, and to its bucket if the slot is loaded."""
         position, slot_ms = self._files.add_entry(entry), entry.slot_ms
         if slot_ms < self._loaded_ms or (slot_ms == self._loaded_ms and self._chain >= 0):
-            self._wait(position, entry.due_ms)
+            self._due.add(position, entry.due_ms)
             self._recalls.add(entry, timed)
-
-    def _wait(self, position: int, due_ms: int) -> None:
-        if due_ms not in self._buckets:
-            self._buckets[due_ms] = array("q")
-            heapq.heappush(self._due, due_ms)
-        self._buckets[due_ms].append(position)
 
     def _load(self, now_ms: int) -> None:
         """Load the slots up to the next one, within the limits of one turn."""
@@ -243,10 +245,10 @@ class Timers:
                 if self._loaded_ms >= until_ms:
                     return
                 self._chain = files.slot(self._loaded_ms).last
+                self._settled = self.settled.take(self._loaded_ms)
             budget -= 1
             while self._chain >= 0 and budget > 0:
-                entry = files.entry(self._chain)
-                self._wait_for(self._chain, entry)
+                self._wait_for(self._chain, entry := files.entry(self._chain))
                 self._chain = entry.previous if entry and entry.previous < self._chain else -1
                 budget -= 1
             if self._chain < 0:
@@ -258,6 +260,9 @@ class Timers:
             if not self._files.is_expired(position):
                 broker_events.TIMER_ENTRY_MISSING.log(log, position=position)
             return
+        if entry.commit_log_offset in self._settled:
+            self._used_ms = max(self._used_ms, entry.slot_ms)
+            return
         if not entry.due_ms or entry.magic & DELETE:
             timed = self._read(entry)
             if timed is None:
@@ -266,7 +271,7 @@ class Timers:
             if not entry.due_ms:
                 due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
                 entry = entry._replace(due_ms=due_ms)
-        self._wait(position, max(entry.due_ms, self._delivered_ms + 1))
+        self._due.add(position, max(entry.due_ms, self._delivered_ms + 1))
 
     def _read(self, entry: TimerEntry | None) -> TimedMessage | None:
         return timed_of(self._store, entry, self.precision_ms)
@@ -276,30 +281,25 @@ class Timers:
         limit_ms = min(self.limit_ms(now_ms), self._loaded_ms, self._caught_up_ms)
         self.ended.begin(self._store.log.end)
         count = size = 0
-        while (is_flushed := self._files.flush_at_last()) and self._is_due(limit_ms):
-            due_ms = self._due[0]
-            positions = sorted(self._buckets[due_ms])
+        while (is_flushed := self._files.flush_at_last()) and self._due.is_due(limit_ms):
+            positions = self._due.first()
             for index, position in enumerate(positions):
                 if count == _MESSAGES_MAX or size > _SIZE_MAX:
-                    self._buckets[due_ms] = array("q", positions[index:])
+                    self._due.keep_of_first(positions[index:])
                     return count
                 try:
                     size += self._deliver_one(position, now_ms)
                 except (OSError, StoreError) as error:  # no room for the next file of a log
-                    self._buckets[due_ms] = array("q", positions[index:])
+                    self._due.keep_of_first(positions[index:])
                     if isinstance(error, StoreError) or not is_out_of_room(error):
                         raise
                     broker_events.TIMER_LOG_NO_ROOM.log(log, error=error)
                     return count
                 count += 1
-            heapq.heappop(self._due)
-            del self._buckets[due_ms]
+            self._due.end_first()
         if is_flushed:  # see `_put_soon`
             self._finish(limit_ms, now_ms)
         return count
-
-    def _is_due(self, until_ms: int) -> bool:
-        return bool(self._due) and self._due[0] <= until_ms
 
     def _deliver_one(self, position: int, now_ms: int) -> int:
         """Store the message of an entry, unless it was recalled; return its size."""
@@ -351,7 +351,7 @@ class Timers:
         """
         until_ms = min(self._late_ms, until_ms)
         is_loaded = self._caught_up_ms > 0 and self._loaded_ms > until_ms
-        return self._files.is_open and (self._is_due(until_ms) or not is_loaded)
+        return self._files.is_open and (self._due.is_due(until_ms) or not is_loaded)
 
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
         """Return the progress, for slaves: what is durably delivered, and what is taken up.
@@ -388,7 +388,7 @@ class Timers:
         if not files.end_with_newest(self._store):  # the next start takes these messages up again
             files.close()
             return
-        waiting = set(self.revival.positions()).union(*self._buckets.values())
+        waiting = {*self.revival.positions(), *self._due}
         leave_done(
             files,
             self._store,

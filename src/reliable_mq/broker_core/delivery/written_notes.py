@@ -7,6 +7,9 @@ note knows all that the timers need of it.
 from collections import deque
 from typing import NamedTuple
 
+from reliable_mq.broker_core.store.timer_log import slot_of
+from reliable_mq.broker_core.store.timer_store import TimerStore
+
 _NOTES_MAX = 100_000  # what is not known is read
 
 
@@ -27,9 +30,14 @@ class WrittenNote(NamedTuple):
 
 
 class WrittenNotes:
-    """The notes that are not taken up yet, in the order of their queue."""
+    """The notes that are not taken up yet, in the order of their queue.
 
-    def __init__(self) -> None:
+    Args:
+        precision_ms: duration of a slot, in milliseconds.
+    """
+
+    def __init__(self, precision_ms: int) -> None:
+        self._precision_ms = precision_ms
         self._notes: deque[WrittenNote] = deque()
 
     def note(self, written: WrittenNote) -> None:
@@ -43,3 +51,36 @@ class WrittenNotes:
         while notes and notes[0].queue_offset < queue_offset:
             notes.popleft()
         return notes.popleft() if notes and notes[0].queue_offset == queue_offset else None
+
+    def take_run(
+        self, files: TimerStore, end: int, taken_ms: int, slots_ms: tuple[int, int]
+    ) -> bool:
+        """Give the next notes of one slot their entries together, and forget them.
+
+        Return whether there were any: the next message is known, and its slot is a usual one.
+
+        Args:
+            files: get the entries, and know which message is the next one.
+            end: queue offset behind the last message to take up.
+            taken_ms: the slot of now.
+            slots_ms: usual slots are between these: they are not loaded yet, and not far away.
+        """
+        notes, offset = self._notes, files.queue_offset
+        while notes and notes[0].queue_offset < offset:
+            notes.popleft()
+        if not notes or notes[0].queue_offset != offset or files.knows_done(offset):
+            return False
+        slot_ms = slot_of(notes[0].due_ms, self._precision_ms)
+        if not slots_ms[0] < slot_ms < slots_ms[1]:
+            return False
+        end, end_ms = min(end, offset + files.room_of_run()), slot_ms + self._precision_ms
+        run: list[WrittenNote] = []
+        while notes and offset < end:
+            note = notes[0]
+            if note.queue_offset != offset or not slot_ms < note.due_ms <= end_ms:
+                break
+            run.append(notes.popleft())
+            offset += 1
+        files.add_run(run, slot_ms, taken_ms)
+        files.queue_offset = offset
+        return True

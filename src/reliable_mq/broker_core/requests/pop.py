@@ -331,6 +331,8 @@ def _hand_out(
         )
         place = append_checkpoint(state, checkpoint, pop.revive_queue, state.popped.now_ms)
         pop.end = place.end
+        if pop.now_ms == state.popped.latest_ms:
+            state.timers.settled.popped(checkpoint, place.queue_offset, place.commit_log_offset)
         state.popped.popped(
             PoppedPlace(place.end, place.queue_offset, group, topic, queue_id, next_offset),
             len(offsets),

@@ -58,6 +58,7 @@ def append_acks(
     place = state.append(_message(state, body, properties, now_ms), now_ms)
     size = place.end - place.commit_log_offset
     state.timers.written.note(form.note(place.queue_offset, place.commit_log_offset, size))
+    state.timers.settled.acknowledged(acks.key, revive_ms, acks.offsets, place.commit_log_offset)
     return place
 
 
@@ -81,8 +82,11 @@ def append_acks_together(
         like, [0] * len(bodies), bodies, properties, now_ms, codes
     )
     note, queue_offset, ends = state.timers.written.note, place.queue_offset, [*offsets, place.end]
-    for number, (form, at) in enumerate(zip(forms, offsets, strict=True)):
+    acknowledged = state.timers.settled.acknowledged
+    acks = zip(forms, offsets, found.items(), strict=True)
+    for number, (form, at, ((key, revive_ms), (_, acked))) in enumerate(acks):
         note(form.note(queue_offset + number, at, ends[number + 1] - at))
+        acknowledged(key, revive_ms, acked, at)
 
 
 class _AckForm(NamedTuple):

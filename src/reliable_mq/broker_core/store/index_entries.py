@@ -7,7 +7,7 @@ message is not listed. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 Messages of one client are alike: the bytes after the body differ only in the unique key, or in one
 more key. So the bytes around these keys are parsed once and cached as a shape. A message of a known
 shape needs only two lookups (`_read`, `_add_pair`). Others use `_add_usual`, which caches the bytes
-after the unique key, or `_add`.
+after the unique key, `index_acks`, or `_add`.
 """
 
 import struct
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
+from reliable_mq.broker_core.store.index_acks import TIMED, AckKeys
 from reliable_mq.broker_core.store.indexed_topic import IndexedTopic, make_room, tag_of
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.java_hash import TAIL, KeyHashes, index_hashes
@@ -72,10 +73,9 @@ class IndexColumns(NamedTuple):
 
 
 _Unpack = Callable[[bytes, int], tuple[bytes, ...]]
-_Shape = tuple[Callable[[bytes], bytes | None], tuple[int, ...]]
-_PairShape = tuple[
-    Callable[[bytes], bytes | None], Callable[[bytes], bytes | None], tuple[int, ...]
-]
+_ShareOf = Callable[[bytes], bytes | None]
+_Shape = tuple[_ShareOf, tuple[int, ...]]
+_PairShape = tuple[_ShareOf, _ShareOf, tuple[int, ...]]
 _NO_SHAPE: _Shape = (dict[bytes, bytes]().get, ())
 
 
@@ -110,6 +110,7 @@ class IndexEntries:
         # The same with one key before the unique key, as Apache's Java client orders them.
         self._pair_unpacks: dict[int, _Unpack] = {}
         self._pair_shapes: dict[tuple[bytes, bytes, bytes], _PairShape] = {}
+        self._acks = AckKeys()
         self.begin()
 
     def begin(self, *, is_short: bool = False) -> None:
@@ -117,9 +118,8 @@ class IndexEntries:
         share = _SHORT_SHARE if is_short else 1
         self._records_max, self._topics_max = _RECORDS_MAX // share, _TOPICS_MAX // share
         self._noted_max = _NOTED_MAX // share
-        self._new_topics = 0
-        self._noted = 0  # messages that came as columns
-        self._many = 0  # entries of messages with many keys
+        # Messages that came as columns: `_noted`; entries of messages with many keys: `_many`.
+        self._new_topics = self._noted = self._many = 0
         self._marks: list[tuple[int, ...]] = []
         self._shares: list[bytes] = []
         self._tails: list[bytes] = []
@@ -190,8 +190,7 @@ class IndexEntries:
         A piece is a part of a segment, and begins with a record at a log offset.
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
-        size = self._read(piece, offset, is_careful=False)
-        tails = b"".join(self._tails[keys:])
+        size, tails = self._read(piece, offset, is_careful=False), b"".join(self._tails[keys:])
         if tails.isascii() and _END not in tails:
             return size
         # A unique key is not ASCII, or is shorter than assumed: parse each message separately.
@@ -280,6 +279,9 @@ class IndexEntries:
         Expects the unique key alone, or after the keys, as Apache's Java client orders them. Caches
         the parts that the next message may share.
         """
+        if text.startswith(TIMED) and (own := self._acks.marks_of(text)):
+            self._note(own, offset, time_ms)
+            return True
         begin = 1 + text[0] + _LENGTH_SIZE
         topic = self.topic(text[1 : begin - _LENGTH_SIZE])
         properties = text[begin:]
@@ -288,8 +290,7 @@ class IndexEntries:
         before, _, behind = properties.partition(_UNIQ_KEY)
         unique, _, rest = behind.partition(_END)
         tag_hash = topic.rests.get(rest)
-        is_new = tag_hash is None
-        if is_new and (tag := self._rests.get(rest)) is not None:
+        if (is_new := tag_hash is None) and (tag := self._rests.get(rest)) is not None:
             make_room(topic.rests)
             tag_hash = topic.rests[rest] = topic.hash_of_tag(tag)
         has_keys = before[:_KEYS_SIZE] == _KEYS and before.find(_END) == len(before) - 1
@@ -302,9 +303,8 @@ class IndexEntries:
             return True
         marks = [self._mark(topic.hashes, unique)]
         if before:
-            marks += [
-                self._mark(topic.hashes, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key
-            ]
+            keys = before[_KEYS_SIZE:-1].split(b" ")
+            marks += [self._mark(topic.hashes, key) for key in keys if key]
             if len(text) not in self._pair_unpacks or len(self._marks) % _LEARN_EVERY == 0:
                 self._learn_pair(topic, text, begin + _KEYS_SIZE, before[_KEYS_SIZE:-1], unique)
         elif not (is_new or topic.is_learned) or len(self._marks) % _LEARN_EVERY == 0:

@@ -13,10 +13,12 @@ Source: Apache RocketMQ `TimerLog`, `TimerMessageStore`.
 """
 
 import struct
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import StoreCorrupt
+from reliable_mq.wire.java_hash import topic_hash
 
 FOLDER = "timerlog"
 DEFAULT, ROLL, DELETE = 1, 2, 4  # bits of the magic
@@ -44,6 +46,26 @@ class TimerEntry(NamedTuple):
     size: int
     topic_hash: int
     due_ms: int
+
+
+class TimedPlace(Protocol):
+    """Where a timed message is in the commit log, its real topic, and when it is due."""
+
+    @property
+    def place(self) -> int:
+        """The log offset of its record."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of its record."""
+
+    @property
+    def topic(self) -> str:
+        """Its real topic."""
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due."""
 
 
 class TimerLog:
@@ -119,6 +141,26 @@ class TimerLog:
         _, magic, taken_ms, slot_ms, place, size, hashed, due_ms = entry
         times = _times(taken_ms, slot_ms)
         self._gather(_ENTRY.pack(SIZE, previous, magic, *times, place, size, hashed, due_ms))
+
+    @property
+    def run_max(self) -> int:
+        """How many entries fit into the file of the position from `room`."""
+        return (self._file_size - self.end % self._file_size - _BLANK.size) // SIZE
+
+    def add_run(
+        self, messages: Iterable[TimedPlace], previous: int, slot_ms: int, taken_ms: int
+    ) -> None:
+        """Add entries of one slot, each with the one before it as previous; see `add`."""
+        parts, position, pack = [], self.end, _ENTRY.pack
+        times = _times(taken_ms, slot_ms)
+        for each in messages:
+            hashed, due_ms = topic_hash(each.topic), each.due_ms
+            parts.append(
+                pack(SIZE, previous, DEFAULT, *times, each.place, each.size, hashed, due_ms)
+            )
+            previous = position
+            position += SIZE
+        self._gather(b"".join(parts))
 
     def _gather(self, data: bytes) -> None:
         self._gathered.append(data)

@@ -12,7 +12,7 @@ Source: Apache RocketMQ `TimerMessageStore`.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -26,8 +26,15 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
     load_timer_checkpoint,
     save_timer_checkpoint,
 )
-from reliable_mq.broker_core.store.timer_log import DEFAULT, TimerEntry, TimerLog
-from reliable_mq.broker_core.store.timer_wheel import EMPTY, SLOTS, Slot, TimerWheel
+from reliable_mq.broker_core.store.timer_log import (
+    DEFAULT,
+    SIZE,
+    TimedPlace,
+    TimerEntry,
+    TimerLog,
+)
+from reliable_mq.broker_core.store.timer_set_back import set_wheel_back
+from reliable_mq.broker_core.store.timer_wheel import SLOTS, Slot, TimerWheel
 from reliable_mq.errors import StoreError
 from reliable_mq.telemetry import broker_events
 
@@ -96,7 +103,7 @@ class TimerStore:
             noted = self._noted
         self._log = TimerLog(self._disk, self._file_size, noted.log_end)
         self._wheel = TimerWheel(self._disk, self._precision_ms)
-        self._set_wheel_back()
+        set_wheel_back(self._log, self._wheel)
         self._log.cut()
         noted_offset = min(noted.queue_offset, noted.master_queue_offset)
         self.queue_offset = max(noted_offset, self._taken_up(store))
@@ -142,13 +149,17 @@ class TimerStore:
         self._noted = msgspec.structs.replace(self._noted, done_before=done_before, done_ms=done_ms)
         return True
 
+    def knows_done(self, queue_offset: int) -> bool:
+        """Whether another broker may have delivered a message from this offset on."""
+        return bool(self._done) or queue_offset < self._noted.done_before
+
     def is_done(self, queue_offset: int, due_ms: int, topic: str = "") -> bool:
         """Whether another broker has delivered a message; see `done_before`.
 
         It was the master of this former slave, or a slave of this master. The slave leaves notes
         about popped messages to its master.
         """
-        if queue_offset >= self._noted.done_before and not self._done:  # as a rule
+        if not self.knows_done(queue_offset):  # as a rule
             return False
         noted, is_popped = (self._noted.done_before, self._noted.done_ms), is_revive_topic(topic)
         return any(
@@ -191,32 +202,6 @@ class TimerStore:
         )
         save_timer_checkpoint(self._disk, self._noted)
 
-    def _set_wheel_back(self) -> None:
-        """Make the wheel name only entries before the end of the log, durably.
-
-        The entries that the wheel names were synced before the wheel was written. So they are
-        complete, and there is no damage between them and the end.
-        """
-        end = position = self._log.end
-        is_ahead = False
-        while (after := self._log.after(position)) != position:
-            entry = self._log.read(position)
-            if entry and self._wheel.slot(entry.slot_ms).last >= end:
-                is_ahead = True
-                self._set_slot_back(entry.slot_ms, end)
-            position = after
-        if is_ahead:
-            self._wheel.begin_checkpoint()()
-
-    def _set_slot_back(self, slot_ms: int, end: int) -> None:
-        first, last, waiting = self._wheel.slot(slot_ms)
-        while last >= end:
-            entry = self._log.read(last)
-            if entry:
-                waiting -= _change(entry)
-            last = entry.previous if entry and entry.previous < last else -1
-        self._wheel.set_slot(slot_ms, Slot(first, last, waiting) if last >= 0 else EMPTY)
-
     def _taken_up(self, store: MessageStore) -> int:
         """Return the queue offset after the last entry's message; Apache's note may be older."""
         entry = self._log.last()
@@ -230,6 +215,20 @@ class TimerStore:
         position = self._log.room()
         self._log.add(entry, self._wheel.link(entry.slot_ms, position, _change(entry)))
         return position
+
+    def room_of_run(self) -> int:
+        """Return how many entries `add_run` can add now: the rest of a file."""
+        self._log.room()
+        return self._log.run_max
+
+    def add_run(self, places: Sequence[TimedPlace], slot_ms: int, taken_ms: int) -> None:
+        """Do `add_entry` for so many messages of one slot as `room_of_run` says, or fewer.
+
+        None of them may recall another message.
+        """
+        begin, count = self._log.end, len(places)
+        previous = self._wheel.link(slot_ms, begin, count, begin + (count - 1) * SIZE)
+        self._log.add_run(places, previous, slot_ms, taken_ms)
 
     def prepare_older(self, store: MessageStore) -> None:
         """Prepare for an entry of a message that was taken up long ago.

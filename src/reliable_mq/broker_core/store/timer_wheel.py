@@ -76,13 +76,14 @@ class TimerWheel:
         units = slot_ms // self._precision_ms
         self._changed[units % SLOTS] = (units, *slot, 0)
 
-    def link(self, slot_ms: int, position: int, change: int) -> int:
+    def link(self, slot_ms: int, position: int, change: int, last_position: int = -1) -> int:
         """Let the entry at a position be the last one of a slot; return that of the one before.
 
         Args:
             slot_ms: the time of the slot.
             position: in the timer log.
             change: in the number of entries that wait.
+            last_position: of the last entry, if this one begins a chain of some. Default: alone.
         """
         units = slot_ms // self._precision_ms
         number = units % SLOTS
@@ -90,7 +91,8 @@ class TimerWheel:
         if time != units:
             first, last, count = EMPTY
         first = position if first < 0 else first
-        self._changed[number] = (units, first, position, count + change, 0)
+        newest = position if last_position < 0 else last_position
+        self._changed[number] = (units, first, newest, count + change, 0)
         return last
 
     def next_used(self, slot_ms: int, until_ms: int) -> int:
