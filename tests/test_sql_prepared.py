@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import (
     Column,
@@ -113,10 +114,30 @@ def test_on_the_drivers_cursor_a_statement_says_what_it_did(below: Engine) -> No
         assert connection.execute(select(rows.c.name)).scalar_one() == "b%s:c"
 
 
-def test_a_refused_statement_raises_what_sqlalchemy_would_raise(below: Engine) -> None:
+OFTEN = 8
+"""More executions than psycopg wants to see before it prepares a statement."""
+is_often = pytest.mark.parametrize("before", [0, OFTEN], ids=["new", "prepared"])
+
+
+def repeat(connection: Connection, times: int) -> None:
+    """Execute a statement some times."""
+    for number in range(times):
+        assert WITH_ID.change(connection, {"id": 100 + number}) == 1
+
+
+def names_in(connection: Connection) -> list[str]:
+    """Return the texts of the statements that are prepared on a connection."""
+    return list(
+        connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars()
+    )
+
+
+@is_often
+def test_a_refused_statement_raises_what_sqlalchemy_would_raise(below: Engine, before: int) -> None:
     seen: list[type[BaseException]] = []
     event.listen(below, "handle_error", lambda found: seen.append(type(found.original_exception)))
     with below.connect() as connection, connection.begin() as transaction:
+        repeat(connection, before)
         WITH_ID.change(connection, {"id": 1})
         with pytest.raises(IntegrityError, match="prepared_row_pkey") as raised:
             WITH_ID.change(connection, {"id": 1})
@@ -126,8 +147,11 @@ def test_a_refused_statement_raises_what_sqlalchemy_would_raise(below: Engine) -
     assert [each.__name__ for each in seen] == ["UniqueViolation"]
 
 
-def test_a_lost_connection_is_noticed_below_as_above(below: Engine) -> None:
+@is_often
+def test_a_lost_connection_is_noticed_below_as_above(below: Engine, before: int) -> None:
     with below.connect() as connection, below.connect() as other:
+        connection.begin()
+        repeat(connection, before)
         pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 60000)")
         with pytest.raises(DBAPIError) as raised:
@@ -135,14 +159,21 @@ def test_a_lost_connection_is_noticed_below_as_above(below: Engine) -> None:
         assert raised.value.connection_invalidated
         assert connection.invalidated
     assert isinstance(raised.value, OperationalError)
-    assert getattr(raised.value.orig, "sqlstate", None) == "57P01"
     assert raised.value.__cause__ is raised.value.orig
+    if before:  # libpq tells its last answer: that there is no connection
+        assert "server closed the connection" in str(raised.value)
+        return
+    assert getattr(raised.value.orig, "sqlstate", None) == "57P01"
     assert "terminating connection due to administrator command" in str(raised.value)
 
 
-def test_a_connection_that_the_driver_has_closed_is_noticed_below_as_above(below: Engine) -> None:
+@is_often
+def test_a_connection_that_the_driver_has_closed_is_noticed_below_as_above(
+    below: Engine, before: int
+) -> None:
     with below.connect() as connection:
         connection.begin()
+        repeat(connection, before)
         driver: Any = connection.connection.driver_connection
         driver.close()
         with pytest.raises(DBAPIError, match="closed") as raised:
@@ -157,3 +188,107 @@ def test_who_listens_for_statements_sees_these_too(below: Engine) -> None:
     with below.begin() as connection:
         WITH_ID.change(connection, {"id": 1})
     assert [each.split()[0] for each in seen] == ["INSERT"]
+
+
+# below SQLAlchemy, by libpq and the name of the prepared statement
+
+
+def test_a_statement_that_is_often_executed_is_prepared_once_and_says_the_same(
+    below: Engine,
+) -> None:
+    with below.begin() as connection:
+        numbers = [
+            INSERT_RETURNING.value(
+                connection, ROW | {"body": b"\0\xff" * number, "name": f"{number}"}
+            )
+            for number in range(2 * OFTEN)
+        ]
+        changed = [RENAME.change(connection, {"this": each}) for each in [*numbers[1:], -1]]
+        inserts = [each for each in names_in(connection) if each.startswith("INSERT")]
+    with below.connect() as connection:
+        found = connection.execute(select(rows).order_by(rows.c.id)).all()
+
+    assert changed == [1] * (2 * OFTEN - 1) + [0]
+    assert len(inserts) == 1
+    assert [tuple(row) for row in found] == [
+        (each, "b%s:c" if number else "0", b"\0\xff" * number, NOON, 7)
+        for number, each in enumerate(numbers)
+    ]
+
+
+def test_a_prepared_statement_has_no_cursor(below: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with below.begin() as connection:
+        repeat(connection, OFTEN)
+        with monkeypatch.context() as patch:
+            patch.setattr(psycopg.Cursor, "execute", no_cursor)
+            patch.setattr(psycopg.RawCursor, "execute", no_cursor)
+            assert WITH_ID.change(connection, {"id": 1}) == 1
+
+
+def no_cursor(*_given: object) -> None:
+    """Stand for `execute` of psycopg's cursors, where none is expected."""
+    pytest.fail("a cursor was used")
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK TO SAVEPOINT here", "DROP TABLE IF EXISTS not_there"])
+def test_what_psycopg_has_forgotten_is_prepared_again(below: Engine, ending: str) -> None:
+    with below.begin() as connection:
+        repeat(connection, OFTEN)
+        connection.exec_driver_sql("SAVEPOINT here")
+        connection.exec_driver_sql(ending)
+        assert not [each for each in names_in(connection) if each.startswith("INSERT")]
+        for number in range(OFTEN):
+            assert WITH_ID.change(connection, {"id": number}) == 1
+        assert [each for each in names_in(connection) if each.startswith("INSERT")]
+
+
+def test_a_rollback_of_the_whole_transaction_forgets_names_too(below: Engine) -> None:
+    with below.connect() as connection:
+        for _ in range(3):
+            with connection.begin() as transaction:
+                repeat(connection, OFTEN)
+                transaction.rollback()
+
+
+@is_often
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_text_that_postgresql_refuses_raises_what_a_cursor_raises(
+    below: Engine, before: int, name: str
+) -> None:
+    with below.connect() as connection:
+        connection.begin()
+        for _ in range(before):
+            INSERT_RETURNING.value(connection, ROW)
+        with pytest.raises(Exception, match=r"NUL|surrogates") as raised:
+            INSERT_RETURNING.value(connection, ROW | {"name": name})
+        connection.rollback()
+    by_cursor = _raised_by_cursor(below, name)
+    assert type(raised.value) is type(by_cursor)
+
+
+def _raised_by_cursor(engine: Engine, name: str) -> BaseException:
+    with (
+        engine.connect() as connection,
+        pytest.raises(Exception, match=r"NUL|surrogates") as raised,
+    ):
+        INSERT_RETURNING.execute(connection, ROW | {"name": name})
+    return raised.value
+
+
+def test_texts_arrive_over_a_connection_with_another_encoding(below: Engine) -> None:
+    with below.begin() as connection:
+        connection.exec_driver_sql("SET client_encoding TO latin1")
+        for _ in range(OFTEN):
+            number = INSERT_RETURNING.value(connection, ROW | {"name": "caf\u00e9"})
+        connection.exec_driver_sql("SET client_encoding TO utf8")
+        renamed = select(rows.c.name).where(rows.c.id == number)
+        assert connection.execute(renamed).scalar_one() == "caf\u00e9"
+
+
+def test_a_moment_of_any_zone_and_a_value_of_any_kind_arrive_by_libpq_too(below: Engine) -> None:
+    there = NOON.astimezone(timezone(timedelta(hours=9)))
+    with below.begin() as connection:
+        for at in [*[there] * OFTEN, None, NOON]:
+            number = INSERT_RETURNING.value(connection, ROW | {"at": at})
+            found = connection.execute(select(rows.c.at).where(rows.c.id == number)).scalar_one()
+            assert found == at

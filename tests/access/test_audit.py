@@ -7,7 +7,8 @@ import pytest
 from tests.access.access_world import ROOT, AccessWorld, secret_of
 
 from reliable_mq.broker_core.requests import audited
-from reliable_mq.broker_core.requests.audited import Audited, Names
+from reliable_mq.broker_core.requests.audited import Audited
+from reliable_mq.broker_core.requests.audited_names import Names
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.wire.codes import RequestCode as Ask
 
@@ -120,3 +121,24 @@ def test_the_audit_does_no_work_for_strangers(
     world.ask_as(ROOT, Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert world.took()["detail"]["on"] == {"group": "g"}
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize(
+    ("claimed", "subject"), [("User:bob", "User:ann"), ("", "user:ann"), ("user:ann", "")]
+)
+def test_policies_are_on_record_for_the_user_who_gets_them(
+    world: AuditedAccessWorld, claimed: str, subject: str
+) -> None:
+    """Given another user in a field than in the body, which counts, then the line has the latter.
+
+    A subject may begin in any case, as at Apache's broker.
+    """
+    world.make_user("bob")
+    world.lines = []
+    entries = [{"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"}]
+    body = json.dumps({"subject": subject, "policies": [{"entries": entries}]}).encode()
+    world.ask_as(ROOT, Ask.AUTH_CREATE_ACL, {"subject": claimed}, body)
+    row = world.took()
+
+    assert (row["changed"], row["detail"]["on"]) == (1, {"subject": subject or claimed})
+    assert row["detail"]["after"]["subject"] == "User:ann"

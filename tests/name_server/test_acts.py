@@ -145,6 +145,19 @@ def test_settings_have_lines_with_their_values() -> None:
     )
 
 
+def test_a_setting_among_many_names_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a setting behind more names than a line shows, then its line has both values of it."""
+    others = b"".join(b"a%d=1\n" % number for number in range(100))
+    body = others + b"orderMessageEnable=true"
+    monkeypatch.setitem(REQUESTS, Ask.UPDATE_NAMESRV_CONFIG, ({}, body))
+    world = World()
+    world.ask(Ask.UPDATE_NAMESRV_CONFIG, "root")
+    line = world.took()
+
+    assert (line["changed"], line["detail"]["on"]["count"]) == (1, 101)
+    assert line["detail"]["after"] == {"orderMessageEnable": "true"}
+
+
 def test_a_setting_with_a_secret_has_a_line_without_it() -> None:
     world = World()
     for value in ("hush", "other"):

@@ -4,7 +4,14 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.broker_core.broker_world import BrokerWorld, pull_header, send_header
+from tests.broker_core.broker_world import (
+    BrokerWorld,
+    pull_header,
+    send_header,
+    there,
+    waiting_pull_header,
+)
+from tests.broker_core.pop_world import PopWorld
 from tests.replication.test_diverged import copied_pair, follows, name_server, send
 from tests.replication.test_pair import MASTER, SLAVE, SYNC_MASTER, end_of, serving, told
 from tests.waiting import eventually, run_scene
@@ -142,3 +149,22 @@ def test_a_fenced_broker_takes_and_shows_no_message() -> None:
     for code, header in ((Ask.PULL_MESSAGE, pull_header()), (Ask.VIEW_MESSAGE_BY_ID, {})):
         assert world.ask(code, header).code == Code.SYSTEM_BUSY
     assert world.state.store.log.end == end
+
+
+@pytest.mark.parametrize("code", [Ask.PULL_MESSAGE, Ask.POP_MESSAGE, Ask.NOTIFICATION])
+def test_a_fenced_broker_refuses_who_waited_when_a_message_comes(code: Ask) -> None:
+    world = PopWorld()
+    header = waiting_pull_header() if code == Ask.PULL_MESSAGE else world.pop_header(pollTime=9_000)
+    assert world.begin(code, header, of=2) is None
+    opaque = world.last_opaque
+    world.is_writing = False
+    assert world.begin(Ask.SEND_MESSAGE_V2, send_header(), b"of the former master") is None
+
+    world.core.fence()
+    end = world.state.store.log.end
+    world.is_writing = True
+    world.finish_turn()
+
+    answer = there(world.reply_to(opaque, of=2))
+    assert (answer.code, answer.body) == (Code.SYSTEM_BUSY, b"")
+    assert world.state.store.log.end == end, "no checkpoint"

@@ -324,11 +324,12 @@ class Machine:
     def _run_turn(self, *, is_plain: bool = False) -> None:
         self._turn_is_due, self._is_plain = False, True
         core = self._alive()
+        self._model.fenced(is_fenced=core.state.is_unverified)
         turn = Turn(core.take_sends(), [], {}) if is_plain else core.take_turn()
         replies = whole(turn.replies)
-        turn_of_clients = msgspec.structs.replace(turn, replies=self._to_clients(replies))
+        turn_of_clients = msgspec.structs.replace(turn, replies=self.network.for_clients(replies))
         self._model.turn(turn_of_clients, self._world.now_ms)
-        self._answer(replies)
+        self.network.answer(replies)
         self._writer.write_turn(turn)
         self._turn_count += 1
         if self._turn_count % _CHECK_EVERY == 0:
@@ -338,23 +339,11 @@ class Machine:
             if self._replicating is not None and self._replicating.whole.master is not None:
                 self._replicating.whole.master.invariants()
 
-    def _to_clients(self, replies: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Return the replies that are not for another broker."""
-        brokers = {number for number, link in self.network.links.items() if link.peer.is_broker}
-        return [each for each in replies if each[0] not in brokers]
-
-    def _answer(self, replies: list[tuple[int, bytes]]) -> None:
-        by_connection: dict[int, list[bytes]] = {}
-        for connection, frame in replies:
-            by_connection.setdefault(connection, []).append(frame)
-        for connection, frames in by_connection.items():
-            self.network.answer(connection, frames)
-
     def _send(self, replies: list[Answer]) -> None:
         """Send what waited for a slave, between two turns."""
         taken = whole(replies)
-        self._model.sent(self._to_clients(taken))
-        self._answer(taken)
+        self._model.sent(self.network.for_clients(taken))
+        self.network.answer(taken)
 
     def _stored(self, end: int, is_durable: bool) -> None:
         core = self._alive()

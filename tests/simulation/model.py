@@ -26,6 +26,7 @@ from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of, 
 from tests.simulation.halves import Halves
 from tests.simulation.plan import Plan
 from tests.simulation.popped import PoppedMessages
+from tests.simulation.safe_log import SafeLog
 from tests.simulation.tables import Tables
 from tests.simulation.timers import TimedMessages
 from tests.simulation.waiting import Waiting
@@ -55,6 +56,7 @@ class Model:
         self.copying = Copying(plan)
         self.on_opened: Callable[[BrokerCore], None] = lambda _core: None
         self.log: list[Entry] = []
+        self._safe = SafeLog(disk, self.log, is_sync_flush=plan.is_sync_flush)
         self.queues: dict[tuple[str, int], Queue] = {}
         self.by_offset: dict[int, Entry] = {}
         self.tables = Tables()
@@ -66,14 +68,13 @@ class Model:
         self.waiting = Waiting()
         self.has_room = True
         self.refusal: int | None = None  # the code with which sends are refused now
+        self.has_rival = False  # whether another broker was promoted
+        self.is_fenced = False  # the broker knows of it, and shows no message any more
         self._last: Asked
         self.start = 0  # where the log begins: what lies before has expired
         self.visible = 0  # so many entries of the log show in their queues
         self.visible_before: list[int] = []  # since the last turn: an answer may be as old
-        self._written = 0  # so many the file system has, and the medium
-        self._synced = 0
         self._acknowledged = 0
-        self._must_survive = 0
         self._expected: deque[tuple[Asked, Expected]] = deque()
         self._asked: dict[tuple[int, int], Asked] = {}
         self._fresh: list[Asked] = []
@@ -149,6 +150,12 @@ class Model:
         if has_room != self.has_room:
             self.has_room = has_room
             self._disturbed()
+
+    def fenced(self, *, is_fenced: bool) -> None:
+        """Note before a turn whether the broker believes that another one is the master."""
+        if is_fenced and not self.has_rival:
+            raise Violation("the broker is fenced, and nobody else was promoted")
+        self.is_fenced = is_fenced
 
     def _disturbed(self) -> None:
         for each in self._of_time:
@@ -255,17 +262,7 @@ class Model:
     @property
     def safe(self) -> int:
         """How many entries of the log are as safe as the flush type promises."""
-        self._look_at_disk()
-        return self._synced if self._is_sync_flush else self._written
-
-    def _look_at_disk(self) -> None:
-        self._written = self._count_before(self._disk.log_written, self._written)
-        self._synced = self._count_before(self._disk.log_synced, self._synced)
-
-    def _count_before(self, log_end: int, number: int) -> int:
-        while number < len(self.log) and self.log[number].log_end <= log_end:
-            number += 1
-        return number
+        return self._safe.count
 
     def _acknowledge(self, asked: Asked) -> None:
         if asked.new_topic and asked.new_topic not in self.tables.saved_topics:
@@ -320,11 +317,7 @@ class Model:
 
     def down(self, *, is_power_loss: bool) -> None:
         """Note that the broker is gone; so are the connections, and what waited on them."""
-        self._look_at_disk()
-        safe = self._synced if is_power_loss else self._written
-        self._must_survive = self._written = safe
-        if is_power_loss:  # after a kill the system still has what is not on the medium
-            self._disk.log_opened(self.log[safe - 1].log_end if safe else 0)
+        self._safe.down(is_power_loss=is_power_loss)
         self._expected.clear()
         self._asked.clear()
         self._fresh.clear()
@@ -347,13 +340,9 @@ class Model:
             if not ours.is_same(theirs):
                 raise Violation(f"after a crash the log has {theirs} instead of {ours}")
         count = first + len(found)
-        if not self._must_survive <= count <= len(self.log):
-            raise Violation(
-                f"after a crash the log has {count} of {len(self.log)} messages, "
-                f"{self._must_survive} were safe"
-            )
+        self._safe.opened(count)
         self._cut(count)
-        self._written = self._synced = self.visible = count
+        self.visible = count
         self.visible_before.clear()
         for (topic, queue_id), queue in self.queues.items():
             kept = core.state.store.queue(topic, queue_id)

@@ -115,12 +115,21 @@ class Network:
             copy = msgspec.structs.replace(command, opaque=next(self._copies))
             self._carry(link, encode_command(copy), 0)
 
-    def answer(self, connection: int, frames: list[bytes]) -> None:
-        """Carry what the broker sent to a connection; one that is gone gets nothing."""
-        link = self.links.get(connection)
-        if link is not None:
-            for frame in frames:
-                self._carry(link, frame, 1)
+    def for_clients(self, replies: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Return the replies that are not for another broker."""
+        brokers = {number for number, link in self.links.items() if link.peer.is_broker}
+        return [each for each in replies if each[0] not in brokers]
+
+    def answer(self, replies: list[tuple[int, bytes]]) -> None:
+        """Carry what the broker sent, link by link; a connection that is gone gets nothing."""
+        by_connection: dict[int, list[bytes]] = {}
+        for connection, frame in replies:
+            by_connection.setdefault(connection, []).append(frame)
+        for connection, frames in by_connection.items():
+            link = self.links.get(connection)
+            if link is not None:
+                for frame in frames:
+                    self._carry(link, frame, 1)
 
     def _carry(self, link: Link, frame: bytes, way: int) -> None:
         world = self._world

@@ -2,7 +2,8 @@
 
 A queue is blocked until all messages that it handed out are acknowledged, or their time is over.
 Then it goes on with the first one that is not acknowledged. What a crash may have kept or not is
-left open: an acknowledgement without an answer, and a pop.
+left open: an acknowledgement without an answer, and a pop. A pop of the same attempt takes the
+place of the one before, whose handles end nothing then. While one has no answer, this is open, too.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tests.simulation.model import Model
 
 _Place = tuple[str, str, int]  # group, topic, queue
+_Attempt = tuple[str, str, str]  # group, topic, id
+_Request = tuple[int, int]  # connection, opaque
 
 
 class _Order(msgspec.Struct):
@@ -26,6 +29,12 @@ class _Order(msgspec.Struct):
     maybe_acked: set[int] = msgspec.field(default_factory=set)
     acked: set[int] = msgspec.field(default_factory=set)
     is_vague: bool = False  # a power loss took messages: the next pop says where it stands
+    is_doubtful: bool = False  # a pop of the same attempt, without an answer, may have its place
+
+    def doubt(self, until_ms: int) -> None:
+        """Note that another pop may have its place, whose messages may come back at a time."""
+        self.is_doubtful = True
+        self.open_until = {each: min(old, until_ms) for each, old in self.open_until.items()}
 
 
 class OrderedPops:
@@ -34,6 +43,22 @@ class OrderedPops:
     def __init__(self, model: "Model") -> None:
         self._model = model
         self._orders: dict[_Place, _Order] = {}
+        self._asked: dict[_Attempt, dict[_Request, int]] = {}  # without an answer
+
+    def asked(self, attempt: _Attempt, request: _Request, until_ms: int) -> None:
+        """Note a pop of an attempt; `until_ms`: when what it hides comes back, at the earliest."""
+        for place, order in self._orders.items():
+            if (*place[:2], order.attempt) == attempt:
+                order.doubt(until_ms)
+        self._asked.setdefault(attempt, {})[request] = until_ms
+
+    def answered(self, attempt: _Attempt, request: _Request) -> None:
+        """Note that a pop has its answer."""
+        self._asked.get(attempt, {}).pop(request, None)
+
+    def opened(self) -> None:
+        """Begin another life: pops of the one before get no answer any more."""
+        self._asked.clear()
 
     def handed_out(
         self,
@@ -68,17 +93,23 @@ class OrderedPops:
             attempt=attempt,
             open_until=dict.fromkeys(offsets, popped_ms + invisible_ms),
         )
+        for until_ms in self._asked.get((*place[:2], attempt or ""), {}).values():
+            self._orders[place].doubt(until_ms)
 
     def asked_to_end(self, place: _Place, offset: int, popped_ms: int, now_ms: int) -> bool:
         """Note an acknowledgement; return whether it must end the message, if it is confirmed."""
         order = self._orders.setdefault(place, _Order())
         order.maybe_acked.add(offset)
-        return order.popped_ms == popped_ms and now_ms < order.open_until.get(offset, 0)
+        return (
+            not order.is_doubtful
+            and order.popped_ms == popped_ms
+            and now_ms < order.open_until.get(offset, 0)
+        )
 
     def ended(self, place: _Place, offset: int, popped_ms: int) -> None:
         """Note that an acknowledgement is confirmed."""
         order = self._orders.get(place)
-        if order is None or order.popped_ms != popped_ms:
+        if order is None or order.popped_ms != popped_ms or order.is_doubtful:
             return
         order.acked.add(offset)
         while order.next_offset in order.acked:
@@ -94,7 +125,7 @@ class OrderedPops:
     def hidden(self, place: _Place, offset: int, until_ms: int) -> None:
         """Note that another time is confirmed."""
         order = self._orders.get(place)
-        if order is not None and offset in order.open_until:
+        if order is not None and offset in order.open_until and not order.is_doubtful:
             order.open_until[offset] = until_ms
 
     def forget(self, entry: Entry) -> None:

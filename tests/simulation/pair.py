@@ -223,6 +223,7 @@ class Pair:
         must_have = self.follower.must_survive(is_power_loss=is_power_loss)
         note = load_role(disk) or RoleNote()
         save_role(disk, note.promoted("ASYNC_MASTER", note.epoch))
+        self._model.has_rival = True
         core = self.opened_again(disk, self.slave_properties)
         end = core.state.store.log.end
         if end < must_have:

@@ -6,16 +6,22 @@ from typing import Any
 import msgspec
 
 from reliable_mq.broker_core.answers import Answers
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.master_tables import MasterTables
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
-from reliable_mq.broker_core.requests import at_slave
+from reliable_mq.broker_core.requests import at_slave, pull
+from reliable_mq.broker_core.requests.refusal import of_unverified
+from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.acknowledged import AcknowledgedFile
 from reliable_mq.broker_core.store.role_note import RoleNote
 from reliable_mq.replication.ha_frames import Transfer
 from reliable_mq.replication.log_comparison import LogComparison
 from reliable_mq.runtime.fence import Fence
 from reliable_mq.runtime.slave_store import CoreAsSlaveStore
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import reply
+from reliable_mq.wire.long_frame import AnyFrame
 
 _Original = Any  # a function of the product, whatever it takes
 
@@ -67,6 +73,12 @@ def _keep_the_epoch(original: _Original) -> _Original:
     return promoted
 
 
+def _refuse_as_fenced(_state: BrokerState, waiting: WaitingPull) -> tuple[AnyFrame, int]:
+    """Refuse a pull that waited, although nobody else was promoted."""
+    refused = of_unverified()
+    return encode_answer(reply(waiting.command, refused.code, refused.remark)), 0
+
+
 def _note_nothing(_file: AcknowledgedFile, _offset: int) -> None:
     """Acknowledge, and do not remember it."""
 
@@ -92,6 +104,11 @@ PAIR_CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]
     "a promotion without a fence": (Fence, "_others", lambda _: _see_nobody),
     "a former master goes on": (Fence, "watch_forever", lambda _: _never_look),
     "a promotion without an epoch": (RoleNote, "promoted", _keep_the_epoch),
+    "a good master refuses a pull that waits": (
+        pull,
+        "_answer_to_waiting",
+        lambda _: _refuse_as_fenced,
+    ),
     "an acknowledgement not noted": (AcknowledgedFile, "note", lambda _: _note_nothing),
     "offsets not taken over": (MasterTables, "_take", _take_no_offsets),
 }
@@ -126,6 +143,7 @@ PAIR_HABITATS: Mapping[str, Mapping[str, object]] = {
     "a promotion without a fence": {**_RIVALS, "crash_every_ms": 500.0},
     "a former master goes on": _RIVALS,
     "a promotion without an epoch": _RIVALS,
+    "a good master refuses a pull that waits": _PAIR,
     "an acknowledgement not noted": _RIVALS,
     "offsets not taken over": {
         **_PAIR,

@@ -193,6 +193,7 @@ class PoppedMessages:
     def opened(self, not_taken_up: int) -> None:
         """Begin another life, with so many timed messages that the broker has to look at first."""
         self._opened_ms = None
+        self.in_order.opened()
         self._stands_for.clear()
         self._backlog_ms = not_taken_up // self._per_file * self._tick_ms
 

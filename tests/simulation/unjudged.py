@@ -48,6 +48,9 @@ class Unjudged:
         """Note whether the disk has room."""
         self.has_room = has_room
 
+    def fenced(self, *, is_fenced: bool) -> None:
+        """Note whether the broker believes that another one is the master."""
+
     def ticked(self, now_ms: int) -> None:
         """Note that the broker looked at the clock."""
 

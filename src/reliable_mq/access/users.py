@@ -4,6 +4,7 @@ The secret is kept as it is: an HMAC cannot be checked with a hash of its key.
 Source: Apache RocketMQ `User`, `UserInfo`, `UserType`, `UserStatus`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -173,6 +174,11 @@ def username_of(subject: str) -> str | None:
     """Return the user that a policy's subject names: "User:shop"; None: it names no user."""
     kind, _, name = subject.partition(":")
     return name if kind.lower() == SUBJECT.lower() else None
+
+
+def subject_in(row: Mapping[str, Any], fields: Mapping[str, str]) -> object:
+    """Return the subject of a request that adds policies: that of its body, else of its fields."""
+    return row.get("subject") or fields.get("subject", "")
 
 
 def of_name(kind: Any, name: object) -> Any:

@@ -27,6 +27,7 @@ from sqlalchemy import (
     literal_column,
     not_,
     null,
+    or_,
     select,
     union,
     update,
@@ -42,6 +43,7 @@ from reliable_mq.outbox.stub import StubEvent, next_status
 _PLACE = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
 """The values of a stored message's position, and the column of each."""
 _STORED_IN = {"its_topic": "topic"} | _PLACE
+_LEASE = ("owner", "lease_until")
 _CONFIRMED = next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value
 
 
@@ -101,8 +103,7 @@ class SqlConfirmation:
         if self._takes_places:
             self._one.confirm_alone, self._many.confirm_alone = _confirmed_sends(stubs)
         self._is_alone = True
-        self._usual = _usual_confirmations(stubs)  # the one that fitted last, and the other one
-        self._finds_stubs = True
+        self._usual = _usual_confirmation(stubs)
         self._consumed = union(
             *(
                 select(table.c.message_id, table.c.consumer_group).where(
@@ -147,7 +148,7 @@ class SqlConfirmation:
             alone += groups == group
             shared += groups != group and group in groups.split(",")
         values = these | {"at": utc_datetime(now), "alone": group}
-        self._is_alone, self._finds_stubs = not shared, bool(found)
+        self._is_alone = not shared
         if shared:
             statements.confirm_complete.execute(connection, values)
         if alone:
@@ -157,14 +158,7 @@ class SqlConfirmation:
         """Confirm a stub that waits for one group alone; return whether that was done."""
         if values.get("new_broker") is None:
             return self._one.confirm_alone.change(connection, values) == 1
-        last, other = self._usual
-        if last.change(connection, values) == 1:
-            return True
-        # Where messages have no stub, the other statement would find none either.
-        if not self._finds_stubs or other.change(connection, values) != 1:
-            return False
-        self._usual = other, last
-        return True
+        return self._usual.change(connection, values) == 1
 
     def _places_of_one(self, position: StoredCopy | None) -> dict[str, object]:
         """Return the parameters about the place of one message, if the statement has them."""
@@ -222,28 +216,33 @@ def _confirmed_sends(stubs: Table) -> tuple[PreparedStatement, PreparedStatement
     return one, confirmed(row.c.id, row.c.__getitem__)
 
 
-def _usual_confirmations(stubs: Table) -> tuple[PreparedStatement, PreparedStatement]:
-    """Return the statements for a stub whose first send is not recorded, and for a recorded one.
+def _usual_confirmation(stubs: Table) -> PreparedStatement:
+    """Return the statement for a stub of one group whose first send is recorded, or not yet.
 
-    Both are for one stub of one group. Neither is for a stub that a scheduler has, or that was sent
-    again: the general statement confirms it. They have literals, as each parameter costs time.
+    It is not for an unrecorded stub that a scheduler has, or that was sent again: the general
+    statement confirms it. It has literals, as each parameter takes time.
     """
     stub = stubs.c
-    these = (stub.message_id == bindparam("id"), stub.required_groups == bindparam("alone"))
-    confirming = (
+    is_new = stub.broker_name.is_(None)
+    is_first = and_(
+        is_new,
+        stub.count == literal_column("0"),
+        not_(stub.missed),
+        stub.topic == bindparam("its_topic"),
+    )
+    place = {
+        column: func.coalesce(stub[column], bindparam(name, type_=stub[column].type))
+        for name, column in _PLACE.items()
+    }
+    return PreparedStatement(
         update(stubs)
-        .where(stub.status == literal_column(str(StubStatus.UNCONFIRMED.value)), *these)
+        .where(stub.status == literal_column(str(StubStatus.UNCONFIRMED.value)))
+        .where(stub.message_id == bindparam("id"), stub.required_groups == bindparam("alone"))
+        .where(or_(stub.broker_name.is_not(None), is_first))
         .values(status=literal_column(str(_CONFIRMED)), resend_time=null())
-        .values(update_date=bindparam("at"))
+        .values(update_date=bindparam("at"), count=func.greatest(stub.count, literal_column("1")))
+        .values({each: case((is_new, null()), else_=stub[each]) for each in _LEASE} | place)
     )
-    place = {column: bindparam(name, type_=stub[column].type) for name, column in _PLACE.items()}
-    unrecorded = (
-        confirming.where(stub.count == literal_column("0"), stub.broker_name.is_(None))
-        .where(not_(stub.missed), stub.topic == bindparam("its_topic"))
-        .values(count=literal_column("1"), owner=null(), lease_until=null(), **place)
-    )
-    recorded = confirming.where(stub.broker_name.is_not(None))
-    return PreparedStatement(unrecorded), PreparedStatement(recorded)
 
 
 def _confirming(stubs: Table) -> Any:

@@ -512,23 +512,33 @@ def commit_and_chain(connection: PoolProxiedConnection) -> None:
     and knows pipelines.
     """
     driver: Any = connection.driver_connection
-    libpq: Any = getattr(driver, "pgconn", None)
-    is_simple = (
-        libpq is not None
-        and isinstance(driver.lock, _Lock)
-        and libpq.pipeline_status == _NO_PIPELINE
-        and libpq.transaction_status != _IDLE
-    )
-    if not is_simple:
+    libpq = free_libpq(driver)
+    if libpq is None:
         _execute_on(connection, _CHAIN)
         return
     with driver.lock:
         result = libpq.exec_(_CHAIN.encode())
     if result.status != _DONE:
-        raise _error_of(result)
+        raise error_of(result)
 
 
-def _error_of(result: Any) -> Exception:
+def free_libpq(driver: Any) -> Any:
+    """Return the libpq connection of psycopg's, to which a statement may be sent at once.
+
+    None: another driver or psycopg for asyncio, a pipeline that somebody left open, or no open
+    transaction, which a cursor would begin.
+    """
+    libpq: Any = getattr(driver, "pgconn", None)
+    is_free = (
+        libpq is not None
+        and isinstance(driver.lock, _Lock)
+        and libpq.pipeline_status == _NO_PIPELINE
+        and libpq.transaction_status != _IDLE
+    )
+    return libpq if is_free else None
+
+
+def error_of(result: Any) -> Exception:
     """Return psycopg's error of a failed statement."""
     import psycopg  # noqa: PLC0415 - an extra, and there if there is such a result
 

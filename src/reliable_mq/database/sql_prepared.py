@@ -9,25 +9,57 @@ Where `run_on_driver` allows it, a statement for one row runs on a cursor of the
 and result in SQLAlchemy cost as much as the statement. This is not done where somebody else wants
 to see the statement: a listener, a log, the guard of a handler's transaction. An error goes through
 SQLAlchemy in any case, so that it is translated, and a lost connection is noticed.
+
+Once psycopg has prepared such a statement on its connection, libpq executes it by its name: a
+cursor takes longer than libpq. psycopg forgets all names after a rollback, so its own table of
+names is asked each time.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.database.sql_handler_session import running_session
+from reliable_mq.database.sql_handler_session import error_of, free_libpq, running_session
 from reliable_mq.database.sql_types import UtcDateTime
 
 _on_driver: WeakSet[Dialect] = WeakSet()
 _raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
 
 Treatment = Callable[[Any], Any]
+_DONE, _ROWS = 1, 2  # libpq's PGRES_COMMAND_OK, PGRES_TUPLES_OK
+_UNKNOWN, _BYTEA = 0, 17  # the types that psycopg gives to texts and NULL, and to bytes
+_NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
+_PARAMETER = re.compile(r"%\((\w+)\)s|%%")
+
+
+def _text(value: str) -> bytes:
+    """Return a text as libpq wants it.
+
+    Raises:
+        ValueError: it cannot be sent as UTF-8, or has a NUL, where libpq's texts end.
+    """
+    text = value.encode()
+    if b"\0" in text:
+        raise ValueError
+    return text
+
+
+_TEXT_OF: Mapping[type, Callable[[Any], bytes | None]] = {
+    str: _text,
+    int: b"%d".__mod__,
+    bool: lambda value: b"t" if value else b"f",
+    datetime: lambda value: _text(value.isoformat()),
+    type(None): lambda value: value,
+}
+"""What makes a text for libpq, by the type of a value."""
 
 
 class PreparedStatement:
@@ -53,42 +85,32 @@ class PreparedStatement:
 
     def change(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute the statement; return the number of rows that it changed."""
-        cursor = self._executed_below(connection, values)
-        if cursor is None:
-            return self.execute(connection, values).rowcount
-        count: int = cursor.rowcount
-        cursor.close()
-        return count
+        answer = self._executed_below(connection, values)
+        return self.execute(connection, values).rowcount if answer is None else answer.rows
 
     def value(self, connection: Connection, values: Mapping[str, Any]) -> Any:
-        """Execute the statement; return the only value of the only row that it returns."""
-        cursor = self._executed_below(connection, values)
-        if cursor is None:
-            return self.execute(connection, values).scalar_one()
-        (value,) = cursor.fetchone()
-        cursor.close()
-        return value
+        """Execute the statement; return the only value of the only row: a whole number or text."""
+        answer = self._executed_below(connection, values)
+        return self.execute(connection, values).scalar_one() if answer is None else answer.value
 
     def _compiled_for(self, dialect: Dialect) -> "_Compiled | None":
         if dialect.driver not in self._by_driver:
             self._by_driver[dialect.driver] = _compiled(self._statement, dialect)
         return self._by_driver[dialect.driver]
 
-    def _executed_below(self, connection: Connection, values: Mapping[str, Any]) -> Any:
-        """Return a cursor of the driver that has executed the statement; None: it must not."""
+    def _executed_below(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> "_Answer | None":
+        """Execute the statement by the driver alone; None: it must not be."""
         if not _may_run_below(connection):
             return None
         compiled = self._compiled_for(connection.dialect)
         if compiled is None:
             return None
         given = compiled.given(values)
-        cursor: Any = None
         try:
-            cursor = connection.connection.cursor()
-            cursor.execute(compiled.text, given)
+            return _answered(compiled, connection, given)
         except BaseException as error:
-            if cursor is not None:
-                cursor.close()
             again = _raised.set(error)
             try:
                 connection.exec_driver_sql(compiled.text, given)  # raises it, see `run_on_driver`
@@ -99,7 +121,39 @@ class PreparedStatement:
             finally:
                 _raised.reset(again)
             raise
-        return cursor
+
+
+def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_Answer":
+    """Execute a statement by the driver; return its answer. Raises what the driver raises."""
+    driver: Any = connection.connection.driver_connection
+    named = compiled.named
+    texts = None if named is None else named.texts_for(driver, given)
+    if named is None or texts is None:
+        return _answer_of(connection.connection.cursor(), compiled.text, given)
+    # psycopg's names: there is no public question for them, and no name is a usual answer.
+    names = getattr(getattr(driver, "_prepared", None), "_names", {})
+    name = names.get(named.key)
+    if name is None:
+        return _answer_of(named.cursor(driver), named.text, named.told(texts))
+    with driver.lock:
+        result = driver.pgconn.exec_prepared(name, texts, named.formats)
+    if result.status == _DONE:
+        return _Answer(result.command_tuples or 0)
+    if result.status != _ROWS:
+        raise error_of(result)
+    value = result.get_value(0, 0) if result.ntuples else None
+    if value is not None:
+        value = int(value) if result.ftype(0) in _NUMBERS else value.decode()
+    return _Answer(result.ntuples, value)
+
+
+def _answer_of(cursor: Any, text: str, given: Any) -> "_Answer":
+    try:
+        cursor.execute(text, given)
+        row = None if cursor.description is None else cursor.fetchone()
+        return _Answer(cursor.rowcount, None if row is None else row[0])
+    finally:
+        cursor.close()
 
 
 def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> BaseException:
@@ -138,13 +192,82 @@ def _may_run_below(connection: Connection) -> bool:
     """Return whether nobody but the driver has to see a statement on this connection."""
     if connection.dialect not in _on_driver or not connection.in_transaction():
         return False
+    engine = connection.engine
+    if running_session() is not None or engine.logger.isEnabledFor(logging.INFO):
+        return False
+    # SQLAlchemy asks these two before it looks for listeners. There is no public question for them.
+    if not (getattr(connection, "_has_events", True) or getattr(engine, "_has_events", True)):
+        return True
     listeners = connection.dispatch
-    return not (
-        running_session() is not None
-        or listeners.before_cursor_execute
-        or listeners.after_cursor_execute
-        or connection.engine.logger.isEnabledFor(logging.INFO)
-    )
+    return not (listeners.before_cursor_execute or listeners.after_cursor_execute)
+
+
+class _Answer(NamedTuple):
+    """How many rows a statement changed or returned, and the first value of the first one."""
+
+    rows: int
+    value: Any = None
+
+
+class _Named(NamedTuple):
+    """A statement as psycopg prepares it, with parameters that are texts, bytes or NULL.
+
+    So its parameters have the same types each time, and it has one name. `key`: under which
+    psycopg notes the name. `kinds`: what makes a parameter for libpq, by the type of a value.
+    """
+
+    text: str
+    order: tuple[str, ...]
+    formats: tuple[int, ...]  # 1: the parameter is bytes
+    key: tuple[bytes, tuple[int, ...]]
+    kinds: Mapping[type, Callable[[Any], bytes | None]]
+    cursor: Callable[[Any], Any]
+
+    def texts_for(self, driver: Any, given: Mapping[str, Any]) -> list[bytes | None] | None:
+        """Return libpq's parameters; None: a cursor has to execute the statement."""
+        libpq = free_libpq(driver)
+        if libpq is None or libpq.parameter_status(b"client_encoding") != b"UTF8":
+            return None
+        try:
+            values = [given[name] for name in self.order]
+            return [self.kinds[type(value)](value) for value in values]
+        except (KeyError, ValueError):
+            return None
+
+    def told(self, texts: Sequence[bytes | None]) -> list[Any]:
+        """Return the same parameters for a cursor."""
+        return [
+            text if is_bytes or text is None else text.decode()
+            for text, is_bytes in zip(texts, self.formats, strict=True)
+        ]
+
+
+def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
+    """Return a statement as psycopg prepares it; None: another driver executes it."""
+    psycopg: Any = dialect.dbapi
+    if dialect.driver != "psycopg" or psycopg is None:
+        return None
+    bytes_of = {
+        name
+        for bound, name in compiled.bind_names.items()
+        if bound.type.dialect_impl(dialect).get_dbapi_type(psycopg) == psycopg.BINARY
+    }
+    order: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return "%"
+        if name not in order:
+            order.append(name)
+        return f"${order.index(name) + 1}"
+
+    numbered = _PARAMETER.sub(number, str(compiled))
+    formats = tuple(int(name in bytes_of) for name in order)
+    types = tuple(_BYTEA if is_bytes else _UNKNOWN for is_bytes in formats)
+    kinds: dict[type, Treatment] = {**_TEXT_OF, psycopg.Binary: attrgetter("obj")}
+    key = numbered.encode(), types
+    return _Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor)
 
 
 class _Compiled(NamedTuple):
@@ -158,6 +281,7 @@ class _Compiled(NamedTuple):
     constants: Mapping[str, Any]
     treatments: tuple[tuple[str, Treatment], ...]
     moments: tuple[tuple[str, Treatment | None, Treatment], ...]
+    named: _Named | None
 
     def given(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver wants them."""
@@ -191,4 +315,5 @@ def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
         elif treat is not None:
             treatments.append((name, treat))
     order = tuple(compiled.positiontup) if compiled.positional else None
-    return _Compiled(str(compiled), order, constants, tuple(treatments), tuple(moments))
+    treated = tuple(treatments), tuple(moments)
+    return _Compiled(str(compiled), order, constants, *treated, _named(compiled, dialect))

@@ -7,7 +7,7 @@ too long, and two messages become one.) There, a failed statement leaves the tra
 the failure is the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -18,8 +18,10 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    false,
     func,
     insert,
+    literal_column,
     null,
     or_,
     select,
@@ -39,6 +41,14 @@ Rows = Sequence[dict[str, Any]]
 _DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB
 _SAME = ("consumer_group", "state", "lease_until", "create_date", "consume_date")
 """Columns that are the same for all rows of one call."""
+_FIRST: Mapping[str, tuple[Any, ColumnElement[Any]]] = {
+    "state": (LogState.CONSUMED.value, literal_column(str(LogState.CONSUMED.value))),
+    "attempt": (1, literal_column("1")),
+    "lease_until": (None, null()),
+    "in_doubt": (False, false()),
+}
+"""What most rows have in these columns, and its literal: each parameter takes time."""
+_OF_FIRST = {name: value for name, (value, _) in _FIRST.items()}.items()
 LINES = "failures"
 """The column with the list of attempts."""
 LINE: Any = bindparam("line", type_=LongText)
@@ -81,8 +91,9 @@ class ConflictInserts:
         self._either = either
         self._many = either.returning(log[identity])
         self._as_arrays = dialect == "postgresql"
-        # By the written columns, which depend on the known facts about the messages.
-        self._one: dict[tuple[str, ...], PreparedStatement] = {}
+        # By the written columns, which depend on the known facts about the messages, and by
+        # whether it is an ordinary first attempt.
+        self._one: dict[tuple[tuple[str, ...], bool], PreparedStatement] = {}
         self._arrays: dict[tuple[str, ...], PreparedStatement] = {}
         self._failed: Any = new
         if told:
@@ -100,11 +111,20 @@ class ConflictInserts:
 
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
         """See `LogInserts`."""
-        columns = tuple(row)
-        if columns not in self._one:
-            values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
-            self._one[columns] = PreparedStatement(self._either.values(values))
-        return self._one[columns].change(connection, row) == 1
+        is_first = row.items() >= _OF_FIRST and row["consume_date"] is row["create_date"]
+        kind = tuple(row), is_first
+        if kind not in self._one:
+            self._one[kind] = PreparedStatement(self._either.values(self._values_of(*kind)))
+        return self._one[kind].change(connection, row) == 1
+
+    def _values_of(self, columns: Sequence[str], is_first: bool) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            name: bindparam(name, type_=self._table.c[name].type) for name in columns
+        }
+        if is_first:
+            values |= {name: literal for name, (_, literal) in _FIRST.items()}
+            values["consume_date"] = values["create_date"]
+        return values
 
     def all(self, connection: Connection, rows: Rows) -> bool:
         """See `LogInserts`."""

@@ -80,6 +80,19 @@ _OF_EACH = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
     *("properties", "required_groups", "deliver_time", "correlation_id"),
 )
+_USUAL: Mapping[str, tuple[Any, str]] = {
+    "tag": ("", "''"),
+    "ordering_key": ("", "''"),
+    "properties": ("{}", "'{}'"),
+    "correlation_id": (None, "NULL"),
+    "deliver_time": (None, "NULL"),
+    "status": (Status.UNCONFIRMED.value, str(Status.UNCONFIRMED.value)),
+    "count": (0, "0"),
+}
+"""What most new stubs have in these columns, and its literal: each parameter takes time."""
+_OF_USUAL = {name: value for name, (value, _) in _USUAL.items()}.items()
+_USUALLY_SAME = {"lease_until": "resend_time", "update_date": "create_date"}
+"""Columns of a new stub with an owner, and the column that has the same time."""
 Given = Callable[[str], ColumnElement[Any]]
 """The name of a value -> the expression that reads it in a statement."""
 Step = Callable[[Connection], Any]
@@ -276,8 +289,14 @@ class StubInserts:
 
     def __init__(self, table: Table, dialect: str) -> None:
         stub = table.c
-        every = {name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)}
+        every: dict[str, Any] = {
+            name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)
+        }
         self._one = PreparedStatement(insert(table).values(every).returning(stub.seq))
+        usual: dict[str, Any] = {name: literal_column(text) for name, (_, text) in _USUAL.items()}
+        same = {name: every[other] for name, other in _USUALLY_SAME.items()}
+        filled = insert(table).values(every | usual | same)
+        self._usual = PreparedStatement(filled.returning(stub.seq))
         self._many = insert(table).returning(stub.message_id, stub.seq)
         self._plain = insert(table)
         self._numbers = select(stub.message_id, stub.seq).where(
@@ -301,7 +320,9 @@ class StubInserts:
         if not connection.dialect.insert_returning:
             return self._ask_for_numbers(connection, rows, of_all)
         if len(rows) == 1:
-            return [self._one.value(connection, rows[0] | of_all)]
+            row = rows[0] | of_all
+            is_usual = row.items() >= _OF_USUAL and row["owner"] is not None
+            return [(self._usual if is_usual else self._one).value(connection, row)]
         numbers: dict[str, int] = {}
         for part in parts_of(rows, self._size_max):
             given: Any = [row | of_all for row in part]

@@ -16,7 +16,12 @@ from reliable_mq.access.policies import Action
 from reliable_mq.access.resources import topic_resource
 from reliable_mq.access.users import NOBODY, AccessRefused, User
 from reliable_mq.broker_core.audit import AuditRecord
-from reliable_mq.broker_core.requests.audited import HIDDEN, SECRET_NAME
+from reliable_mq.broker_core.requests.audited import (
+    HIDDEN,
+    SECRET_NAME,
+    changed_values,
+)
+from reliable_mq.broker_core.requests.audited_names import shown_names
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.line_limit import refusal_log
 from reliable_mq.name_server.core import NameServerCore
@@ -32,7 +37,6 @@ from reliable_mq.wire.request_signature import ACCESS_KEY
 log = refusal_log(__name__)
 
 _REASON_SHOWN_MAX = 300
-_NAMES_MAX = 20  # settings of one line
 _SIGN = (
     " A broker signs with its innerClientAuthenticationCredentials, a user that may Update here."
 )
@@ -202,8 +206,8 @@ class NameServerActs:
             actor=act.user or NOBODY,
             address=act.connection.address,
             action=RequestCode(act.command.code).name,
-            on=act.names,
-            seen=(act.before, act.after),
+            on=shown_names(act.names),
+            seen=changed_values(act.before, act.after),
             result=_RESULTS.get(answer.code, str(answer.code)),
             is_done=is_done,
             hides=act.before == HIDDEN,
@@ -222,7 +226,7 @@ class NameServerActs:
 def _names_of(command: Command, change: _Change) -> Names:
     if command.code == RequestCode.UPDATE_NAMESRV_CONFIG:
         try:
-            return {"settings": sorted(read_properties(command.body))[:_NAMES_MAX]}
+            return {"settings": sorted(read_properties(command.body))}
         except ValueError:  # its handler refuses it
             return {}
     ext = command.ext_fields

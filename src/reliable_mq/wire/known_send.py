@@ -113,11 +113,18 @@ class KnownSends(Command, gc=False, kw_only=True):
         signature, pick = self.shape.signature, self.shape.pick
         if signature is None:
             return False
+        if self.columns:
+            columns, bodies = self.columns, self.bodies
+            return signature.are_right(signer, columns[signature.at], pick(columns), bodies)
+        at, is_right = signature.at, signature.is_right
         if len(self.bodies) == 1:
-            (values,), (body,) = self.rows(), self.bodies
-            return signature.is_right(signer, values[signature.at], pick(values), body)
-        columns = self.by_place()
-        return signature.are_right(signer, columns[signature.at], pick(columns), self.bodies)
+            (values,), (body,) = self.values, self.bodies
+            return is_right(signer, values[at], pick(values), body)
+        # A few, or of several sizes: to make columns of them costs more than it saves.
+        for values, body in zip(self.values, self.bodies, strict=True):
+            if not is_right(signer, values[at], pick(values), body):
+                return False
+        return True
 
 
 class SendShape:

@@ -81,7 +81,8 @@ class RequestSigner:
     def of_content(self, content: bytes, more: bytes = b"") -> bytes:
         """Return the signature of bytes, one after the other: HMAC-SHA1 in base64."""
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content + more)
+        inner.update(content)
+        inner.update(more)
         outer.update(inner.digest())
         return b2a_base64(outer.digest(), newline=False)
 

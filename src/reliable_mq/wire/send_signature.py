@@ -73,8 +73,8 @@ class SendSignature:
         """Whether a send has the right signature; see `are_right`."""
         queue, time, key, _opaque = places
         first, second, third, last = self._parts
-        content = b"".join((first, queue, second, time, third, key, last, body))
-        return hmac.compare_digest(signer.of_content(content), signature + b"=")
+        content = b"".join((first, queue, second, time, third, key, last))
+        return hmac.compare_digest(signer.of_content(content, body), signature + b"=")
 
     def _contents(self, places: _Columns, bodies: Sequence[bytes]) -> Iterator[bytes]:
         queues, times, keys, _opaques = places

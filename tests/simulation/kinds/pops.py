@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.simulation.asked import Asked
 from tests.simulation.facts import Expected, Violation
+from tests.simulation.kinds.pulls import is_of_fenced
 from tests.simulation.model import Model
 from tests.simulation.popped import BROKER, Handed
 
@@ -32,18 +33,34 @@ def key_of(topic: str, group: str, handle: PopHandle) -> CheckpointKey:
     return CheckpointKey(topic, group, handle.queue_id, start, popped_ms, handle.broker)
 
 
+def _attempt_of(header: PopMessageHeader) -> tuple[str, str, str] | None:
+    """Return group, topic and attempt of a pop in order; None: it is another one, or has none."""
+    if not header.order or not header.attempt_id:
+        return None
+    return header.consumer_group, header.topic, header.attempt_id
+
+
+def _request_of(asked: Asked) -> tuple[int, int]:
+    return asked.connection, asked.command.opaque
+
+
 class Pop:
     """A pop: what it is told was handed out for sure, to nobody else."""
 
     def expect(self, model: Model, asked: Asked) -> list[Expected]:
         header = PopMessageHeader.decode(asked.command.ext_fields)
         model.tables.groups.add(header.consumer_group)
+        if attempt := _attempt_of(header):
+            until_ms = asked.now_ms + header.invisible_time
+            model.popped.in_order.asked(attempt, _request_of(asked), until_ms)
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         header = PopMessageHeader.decode(asked.command.ext_fields)
+        if attempt := _attempt_of(header):
+            model.popped.in_order.answered(attempt, _request_of(asked))
         if reply.code:
-            if reply.code not in (*_NOTHING, *_BUSY):
+            if reply.code not in (*_NOTHING, *_BUSY) and not is_of_fenced(model, reply):
                 raise Violation(f"a pop is answered {reply}")
             return
         group, records = header.consumer_group, list(iter_records(reply.body))

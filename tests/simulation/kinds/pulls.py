@@ -9,6 +9,7 @@ from tests.simulation.model import Model
 from tests.simulation.waiting import Wait
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+from reliable_mq.broker_core.requests.refusal import of_unverified
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
@@ -17,6 +18,7 @@ from reliable_mq.wire.record import iter_records
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 _COUNT_MAX = 32
 MOVED = ResponseCode.PULL_OFFSET_MOVED
+_UNVERIFIED = of_unverified()
 _SUBSCRIPTIONS = ("*", "*", "red", "green || blue")
 _NOT_SUBSCRIBED = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -100,6 +102,8 @@ class Pull:
             if wait or reply.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise Violation(f"a pull of {header.topic}, known or not: {reply}")
             return
+        if isinstance(wait, Wait) and wait.must_be_answered and is_of_fenced(model, reply):
+            return
         if reply.code in _NOT_SUBSCRIBED and not header.sys_flag & SUBSCRIPTION:
             return
         result = PullResultHeader.decode(reply.ext_fields)
@@ -125,6 +129,12 @@ class Pull:
 
     def may_wait(self, model: Model, asked: Asked) -> bool:
         return model.waiting.is_held(asked)
+
+
+def is_of_fenced(model: Model, reply: Command) -> bool:
+    """Whether a master refuses to show messages because another broker was promoted."""
+    is_refusal = (reply.code, reply.remark) == (_UNVERIFIED.code, _UNVERIFIED.remark)
+    return model.is_fenced and is_refusal and not (reply.ext_fields or reply.body)
 
 
 def _shown(model: Model, asked: Asked, header: PullMessageHeader, max_offset: int) -> list[Entry]:

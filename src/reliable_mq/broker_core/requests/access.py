@@ -13,7 +13,14 @@ import msgspec
 from reliable_mq.access.access_table import NO_USER, PATH, AccessTable
 from reliable_mq.access.policies import Acl, PolicyType, acl_of
 from reliable_mq.access.resources import resource_of
-from reliable_mq.access.users import AccessRefused, User, UserChange, user_change_of, username_of
+from reliable_mq.access.users import (
+    AccessRefused,
+    User,
+    UserChange,
+    subject_in,
+    user_change_of,
+    username_of,
+)
 from reliable_mq.broker_core.requests.refusal import RequestRefused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import ResponseCode
@@ -83,7 +90,7 @@ def create_acl(state: BrokerState, request: Request) -> None:
     policies = row.get("policies") if isinstance(row, dict) else None
     if not isinstance(row, dict) or not policies:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
-    subject = row.get("subject") or request.command.ext_fields.get("subject", "")
+    subject = subject_in(row, request.command.ext_fields)
     name = username_of(subject) if isinstance(subject, str) else None
     if name is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the subject must be User:NAME")

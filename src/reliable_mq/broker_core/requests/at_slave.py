@@ -3,8 +3,8 @@
 Receives the function that finds handlers. Returns one that refuses these requests. A slave with
 `slaveReadEnable=false` refuses pulls, too: its clients read from the master. Offsets that consumers
 commit here are kept for the master. A slave whose log was not compared with its master's refuses
-all that shows messages, or says what was done with them. Waiting pulls are refused where they are
-answered.
+all that shows messages, or says what was done with them. Waiting pulls and pops are refused where
+they are answered.
 Source: Apache RocketMQ `SendMessageProcessor.rejectRequest`, `PullMessageProcessor.rejectRequest`,
 `EndTransactionProcessor`.
 """

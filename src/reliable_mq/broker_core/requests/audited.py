@@ -6,7 +6,6 @@ of the guard of access control, so a request that is refused there has a line, t
 Every code of `HANDLERS` is in `AUDITED` or in `NOT_AUDITED`, never in both.
 """
 
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,16 +13,27 @@ from typing import Any, NamedTuple
 import msgspec
 
 from reliable_mq.access.guard import Guard
-from reliable_mq.access.users import NOBODY, AccessRefused
+from reliable_mq.access.users import NOBODY, AccessRefused, username_of
+from reliable_mq.broker_core.requests.audited_names import (
+    NAMES_MAX,
+    Names,
+    fields_named,
+    forbidden_named,
+    nothing,
+    properties_named,
+    removed_threshold,
+    row_named,
+    rows_named,
+    shown_names,
+    subject_named,
+)
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import as_property
-from reliable_mq.wire.peer_texts import read_json, read_properties
 from reliable_mq.wire.request_signature import ACCESS_KEY
 
-_NAMES_MAX = 20  # of one line: a request may name thousands
 _QUEUES_MAX = 256
 _STRANGERS_BODY_SIZE_MAX = 16_384  # bytes
 HIDDEN = "***"
@@ -31,7 +41,9 @@ SECRET_NAME = re.compile(
     "password|passwd|secret|token|credential|authenticationuser", re.IGNORECASE
 )
 
-Names = Mapping[str, Any]
+
+def _shows_all(_state: BrokerState, _names: Names) -> bool:
+    return False
 
 
 class Audited(NamedTuple):
@@ -39,77 +51,17 @@ class Audited(NamedTuple):
 
     `names`: returns what a request names; None: this request changes nothing. `look`: returns the
     values of that, to be compared before and after; None: there are none to show. `hides`: whether
-    a change may be one that the values do not show.
+    a change may be one that the values do not show; then it counts as one.
     """
 
     names: Callable[[Command], Names | None]
     look: Callable[[BrokerState, Names], object] | None = None
-    hides: bool = False
+    hides: Callable[[BrokerState, Names], bool] = _shows_all
 
 
-def _fields(**wanted: str) -> Callable[[Command], Names]:
-    """Return a function that reads names from the fields of a request: name=field."""
-
-    def names(command: Command) -> Names:
-        ext = command.ext_fields
-        return {name: ext[field] for name, field in wanted.items() if field in ext}
-
-    return names
-
-
-def _nothing(_command: Command) -> Names:
-    return {}
-
-
-def _row(**wanted: str) -> Callable[[Command], Names]:
-    """Return a function that reads names from the JSON object in the body: its texts."""
-
-    def names(command: Command) -> Names:
-        row = read_json(command.body) if command.body else {}
-        found = {name: row.get(field) for name, field in wanted.items()}
-        return {name: value for name, value in found.items() if isinstance(value, str)}
-
-    return names
-
-
-def _rows(name: str, table: str, field: str) -> Callable[[Command], Names]:
-    """Return a function that reads names from a list of objects in the body."""
-
-    def names(command: Command) -> Names:
-        rows, read = _rows_in(command.body, table)
-        values = [read(row, field) for row in rows[:_NAMES_MAX]]
-        found = [value for value in values if isinstance(value, str)]
-        return {name: found, "count": len(rows)} if len(rows) > _NAMES_MAX else {name: found}
-
-    return names
-
-
-def _rows_in(body: bytes, table: str) -> tuple[list[Any], Callable[[Any, str], Any]]:
-    """Return the rows of a list of objects, and what reads a field: most rows are not read."""
-    try:
-        unread = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[table]
-        return msgspec.json.decode(unread, type=list[msgspec.Raw]), _field_in
-    except msgspec.DecodeError:  # not standard JSON
-        return read_json(body)[table], operator.getitem
-
-
-def _field_in(row: msgspec.Raw, field: str) -> Any:
-    """Return a field. No other one is read: a handler may accept a row with 1e999 in another."""
-    return msgspec.json.decode(msgspec.json.decode(row, type=dict[str, msgspec.Raw])[field])
-
-
-def _properties(name: str) -> Callable[[Command], Names]:
-    def names(command: Command) -> Names:
-        return {name: sorted(read_properties(command.body))[:_NAMES_MAX]}
-
-    return names
-
-
-def _forbidden(command: Command) -> Names | None:
-    """UPDATE_AND_GET_GROUP_FORBIDDEN also only asks."""
-    if "readable" not in command.ext_fields:
-        return None
-    return _fields(group="group", topic="topic")(command)
+def _has_others(_state: BrokerState, names: Names) -> bool:
+    """Whether a list is longer than what is looked at."""
+    return "count" in names
 
 
 def _topic(state: BrokerState, names: Names) -> object:
@@ -155,21 +107,34 @@ def _thresholds(state: BrokerState, names: Names) -> object:
     return {name: state.cold_read_thresholds.get(name) for name in names["groups"]}
 
 
-def _removed_threshold(command: Command) -> Names:
-    return {"groups": [command.body.decode()]}
-
-
 def _offsets(state: BrokerState, names: Names) -> object:
     """Return a group's offsets in a topic, by queue; without a topic, in its first topics."""
-    group, topic = names["group"], names.get("topic", "")
-    topics = [topic] if topic else sorted(state.offsets.topics_of(group))[:_NAMES_MAX]
+    group = names["group"]
     return {
         name: {
             str(queue_id): offset
             for queue_id, offset in sorted(state.offsets.all_of(group, name).items())[:_QUEUES_MAX]
         }
-        for name in topics
+        for name in _topics_of(state, names)[:NAMES_MAX]
     }
+
+
+def _topics_of(state: BrokerState, names: Names) -> list[str]:
+    topic = names.get("topic", "")
+    return [topic] if topic else state.offsets.topics_of(names["group"])
+
+
+def _has_more_offsets(state: BrokerState, names: Names) -> bool:
+    """Whether a group has more offsets than `_offsets` returns."""
+    topics = _topics_of(state, names)
+    sizes = (len(state.offsets.all_of(names["group"], name)) for name in topics[:NAMES_MAX])
+    return len(topics) > NAMES_MAX or max(sizes, default=0) > _QUEUES_MAX
+
+
+def _group_with_offsets(state: BrokerState, names: Names) -> object:
+    """Return a group's settings, and its offsets if it has any; None: it has nothing."""
+    settings, offsets = _group(state, names), _offsets(state, names)
+    return {"settings": settings, "offsets": offsets} if offsets else settings
 
 
 def _user(state: BrokerState, names: Names) -> object:
@@ -183,54 +148,66 @@ def _user(state: BrokerState, names: Names) -> object:
 
 def _policies(state: BrokerState, names: Names) -> object:
     table: Any = getattr(state, "access", None)
-    name = str(names.get("subject", "")).removeprefix("User:")
+    name = username_of(names.get("subject", ""))
     return table.acl_row(name) if table is not None and name in table.users else None
 
 
-_POLICY = Audited(_fields(subject="subject", resource="resource"), _policies)
-_TOPIC_NAMED = _fields(topic="topic")
+def _may_be_a_secret(_state: BrokerState, _names: Names) -> bool:
+    return True
+
+
+_POLICY = Audited(subject_named, _policies)
+_TOPIC_NAMED = fields_named(topic="topic")
 
 AUDITED: Mapping[int, Audited] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: Audited(_TOPIC_NAMED, _topic),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Audited(
-        _rows("topics", "topicConfigList", "topicName"), _topics
+        rows_named("topics", "topicConfigList", "topicName"), _topics, _has_others
     ),
     RequestCode.DELETE_TOPIC_IN_BROKER: Audited(_TOPIC_NAMED, _topic),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Audited(_row(group="groupName"), _group),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Audited(row_named(group="groupName"), _group),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Audited(
-        _rows("groups", "groupConfigList", "groupName"), _groups
+        rows_named("groups", "groupConfigList", "groupName"), _groups, _has_others
     ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Audited(
-        _fields(group="groupName", clean_offset="cleanOffset"), _group
+        fields_named(group="groupName", clean_offset="cleanOffset"),
+        _group_with_offsets,
+        _has_more_offsets,
     ),
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: Audited(_forbidden, _readable),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: Audited(forbidden_named, _readable),
     RequestCode.SET_MESSAGE_REQUEST_MODE: Audited(
-        _row(topic="topic", group="consumerGroup"), _mode
+        row_named(topic="topic", group="consumerGroup"), _mode
     ),
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: Audited(_properties("groups"), _thresholds),
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Audited(_removed_threshold, _thresholds),
-    RequestCode.SET_COMMITLOG_READ_MODE: Audited(_nothing, _read_ahead),
-    RequestCode.UPDATE_BROKER_CONFIG: Audited(_properties("settings"), _settings),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: Audited(properties_named("groups"), _thresholds),
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Audited(removed_threshold, _thresholds),
+    RequestCode.SET_COMMITLOG_READ_MODE: Audited(nothing, _read_ahead),
+    RequestCode.UPDATE_BROKER_CONFIG: Audited(properties_named("settings"), _settings),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Audited(
-        _fields(group="group", topic="topic", timestamp="timestamp"), _offsets
+        fields_named(group="group", topic="topic", timestamp="timestamp"),
+        _offsets,
+        _has_more_offsets,
     ),
     RequestCode.CLONE_GROUP_OFFSET: Audited(
-        _fields(group="destGroup", from_group="srcGroup", topic="topic"), _offsets
+        fields_named(group="destGroup", from_group="srcGroup", topic="topic"),
+        _offsets,
+        _has_more_offsets,
     ),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Audited(
-        _fields(group="consumerGroup", client="clientId", message_id="msgId")
+        fields_named(group="consumerGroup", client="clientId", message_id="msgId")
     ),
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: Audited(_fields(message_id="msgId")),
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: Audited(_fields(offset="masterFlushOffset")),
-    RequestCode.DELETE_EXPIRED_COMMITLOG: Audited(_nothing),
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(_nothing),
-    RequestCode.CLEAN_UNUSED_TOPIC: Audited(_nothing),
-    RequestCode.AUTH_CREATE_USER: Audited(_fields(user="username"), _user),
-    RequestCode.AUTH_UPDATE_USER: Audited(_fields(user="username"), _user, hides=True),  # a secret
-    RequestCode.AUTH_DELETE_USER: Audited(_fields(user="username"), _user),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: Audited(fields_named(message_id="msgId")),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: Audited(fields_named(offset="masterFlushOffset")),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: Audited(nothing),
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(nothing),
+    RequestCode.CLEAN_UNUSED_TOPIC: Audited(nothing),
+    RequestCode.AUTH_CREATE_USER: Audited(fields_named(user="username"), _user),
+    RequestCode.AUTH_UPDATE_USER: Audited(fields_named(user="username"), _user, _may_be_a_secret),
+    RequestCode.AUTH_DELETE_USER: Audited(fields_named(user="username"), _user),
     RequestCode.AUTH_CREATE_ACL: _POLICY,
     RequestCode.AUTH_UPDATE_ACL: _POLICY,
-    RequestCode.AUTH_DELETE_ACL: _POLICY,
+    RequestCode.AUTH_DELETE_ACL: Audited(
+        fields_named(subject="subject", resource="resource"), _policies
+    ),
 }
 """The requests that an administrator changes something with."""
 
@@ -312,16 +289,19 @@ def end(state: BrokerState, request: Request, pending: PendingAct, answer: Comma
     code = ResponseCode.SUCCESS if answer is None else answer.code
     result = _RESULTS.get(code, str(code))
     is_done = code == ResponseCode.SUCCESS
+    seen = None
+    if is_done and entry.look is not None:
+        seen = changed_values(before, _seen(state, entry, names))
     state.audit.note(
         now_ms=request.now_ms,
         actor=request.user or NOBODY,
         address=request.connection.address,
         action=RequestCode(request.command.code).name,
-        on=names,
-        seen=(before, _seen(state, entry, names)) if is_done and entry.look is not None else None,
+        on=shown_names(names),
+        seen=seen,
         result=result,
         is_done=is_done,
-        hides=entry.hides,
+        hides=is_done and _hides(state, entry, names),
         why="" if is_done or answer is None else answer.remark or "",
         claims="" if request.user else request.command.ext_fields.get(ACCESS_KEY, ""),
     )
@@ -342,6 +322,26 @@ def note_first_users(state: BrokerState, names: Sequence[str], now_ms: int) -> N
             is_done=True,
             why="the broker's settings name this user",
         )
+
+
+def changed_values(before: object, after: object) -> tuple[object, object]:
+    """Return the values before and after a request; of many only those that differ."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return before, after
+    if max(len(before), len(after)) <= NAMES_MAX:
+        return before, after
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    first, second = (
+        {name: each[name] for name in names if name in each} for each in (before, after)
+    )
+    return first, second
+
+
+def _hides(state: BrokerState, entry: Audited, names: Names) -> bool:
+    try:
+        return entry.hides(state, names)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _seen(state: BrokerState, entry: Audited, names: Names) -> object:

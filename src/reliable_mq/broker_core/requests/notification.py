@@ -15,7 +15,7 @@ from reliable_mq.broker_core.requests.pop_checks import (
 from reliable_mq.broker_core.requests.pop_position import position_now
 from reliable_mq.broker_core.requests.pop_waiting import waiting_pop
 from reliable_mq.broker_core.requests.pull import refuse_revoked
-from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.requests.refusal import RequestRefused, of_unverified
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, reply
@@ -51,6 +51,8 @@ def answer_notification(state: BrokerState, waiting: WaitingPop, now_ms: int) ->
     """Answer a request that waited, or let it wait on; return the work in microseconds."""
     header: NotificationHeader = waiting.header
     try:
+        if state.is_unverified:  # another broker is the master now
+            raise of_unverified()
         refuse_revoked(state, waiting.command.code, waiting.user, waiting.address, header)
         readable_topic(state, header.topic, header.queue_id, waiting.address)
         has_message = _has_message(state, header, now_ms)

@@ -27,7 +27,7 @@ from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.requests.pop_waiting import hold_until_saved, waiting_pop
 from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
 from reliable_mq.broker_core.requests.pull import find, inline_wanted, refuse_revoked
-from reliable_mq.broker_core.requests.refusal import RequestRefused
+from reliable_mq.broker_core.requests.refusal import RequestRefused, of_unverified
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.errors import InvariantBroken
@@ -183,6 +183,8 @@ def answer_waiting_pop(state: BrokerState, waiting: WaitingPop, now_ms: int) -> 
 
 def _answer_waiting(state: BrokerState, waiting: WaitingPop, now_ms: int) -> int:
     header: PopMessageHeader = waiting.header
+    if state.is_unverified:  # another broker is the master now
+        raise of_unverified()
     refuse_revoked(state, waiting.command.code, waiting.user, waiting.address, header)
     _refuse_illegal(state, header)
     topic = readable_topic(state, header.topic, header.queue_id, waiting.address)
