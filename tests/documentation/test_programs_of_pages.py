@@ -50,7 +50,7 @@ def answer(request):
         raise httpx.ConnectError("away")
     return httpx.Response(201 if len(requests) > 2 else 500)
 bank = httpx.Client(base_url="https://bank.example", transport=httpx.MockTransport(answer))
-Retry = lambda wait, **more: RealRetry(0.1, **more)
+Retry = lambda **more: RealRetry(0.1, **more)
 with mq:
     with mq.transaction() as tx:
         tx.send("orders", OrderPlaced(order_id=7, item="tea"))
