@@ -233,6 +233,7 @@ def test_a_half_finished_handshake_is_given_up_with_one_line_and_slaves_go_on(
             reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
             writer.write(data)
             await eventually(lambda: told(caplog, "tls_given_up"))
+            master._tls.handshake_seconds = 60.0
             async with following(port_of(master), made.client):
                 await eventually(lambda: told(caplog, "slave_follows"))
             writer.close()
