@@ -18,7 +18,7 @@ import pymysql
 import pytest
 from hypothesis import settings
 from sqlalchemy import Engine, event
-from tests import spark_archive
+from tests import patient_clients, spark_archive
 from tests.local_mysql import LocalMySQL, find_mysqld
 from tests.planted_secrets import PLANTED, leaks_in_files, planted
 from tests.postgres_databases import new_database
@@ -52,10 +52,6 @@ _names = itertools.count(1)
 _lacked_room: list[str] = []
 UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
 """How the tests' PostgreSQL runs: see `postgres_server`."""
-CLIENT = '{"request_timeout_seconds": 15.0, "rebalance_retry_seconds": 0.1}'
-"""How applications reach a broker. They wait long: 3 s, the default, may pass on a busy machine.
-Consumers look often for a topic that is not there yet: most tests begin with a new one, and would
-wait a second for its first message."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,15 +96,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 def pytest_sessionstart() -> None:
     """End at once on a disk on which every broker of the tests would refuse sends.
 
-    Let applications reach their broker as `CLIENT` says, unless a test says otherwise.
+    Let applications and clients reach their broker as `patient_clients` says, unless a test says
+    otherwise.
 
     Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT, and
     children inherit that.
     """
     if too_full := _disk_too_full():
         pytest.exit(too_full, pytest.ExitCode.USAGE_ERROR)
-    os.environ.setdefault("RELIABLE_MQ_CLIENT", CLIENT)
     spark_archive.use()
+    patient_clients.use()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -42,14 +42,22 @@ def told() -> Told:
 
 
 @pytest.fixture
-def shop(database_url: str, other_url: str, tmp_path: Path, told: Told) -> Iterator[ReliableMQ]:
+def settings() -> dict[str, Any]:
+    """How the shop differs from others; a test may change it before the shop is made."""
+    return dict(QUICK)
+
+
+@pytest.fixture
+def shop(
+    database_url: str, other_url: str, tmp_path: Path, told: Told, settings: dict[str, Any]
+) -> Iterator[ReliableMQ]:
     mq = ReliableMQ(
         "shop",
         broker=f"embedded:{tmp_path / 'store'}",
         database=database_url,
         databases={"billing": other_url},
         notifiers=[told],
-        **QUICK,
+        **settings,
     )
     mq.create_tables()
     for database in mq.databases.values():
@@ -57,6 +65,12 @@ def shop(database_url: str, other_url: str, tmp_path: Path, told: Told) -> Itera
             connection.execute(text("CREATE TABLE effects (id INTEGER)"))
     yield mq
     mq.close()
+
+
+@pytest.fixture
+def only_people_send_again(settings: dict[str, Any]) -> None:
+    """A copy of a message would be one more delivery, and may take the place of an attempt."""
+    settings["resend_waits_seconds"] = (60.0,)
 
 
 def owed(mq: ReliableMQ, name: str) -> list[str]:
@@ -139,6 +153,7 @@ def test_a_notice_that_was_lost_is_told_again_when_the_message_is_missed(shop: R
     assert (calls, effects(shop.databases["billing"])) == ([1], [1])
 
 
+@pytest.mark.usefixtures("only_people_send_again")
 def test_a_message_given_up_elsewhere_is_escalated_here_and_begins_anew_when_retried(
     shop: ReliableMQ, told: Told
 ) -> None:

@@ -22,7 +22,7 @@ POISON = B
 ATTEMPTS = 3
 LEASE = 2.0
 """Seconds in which all three have begun, also on a busy machine."""
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds for which two handlers wait for each other; more than a busy machine needs."""
 
 

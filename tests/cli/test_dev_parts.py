@@ -183,7 +183,7 @@ def test_the_guard_stops_what_still_runs_and_nothing_that_was_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Given a process that ignores the request, then it is killed with what it started."""
-    monkeypatch.setattr(dev_guard, "STOP_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(dev_guard, "STOP_SECONDS_MAX", 2.0)
     script = "trap '' TERM; sleep 1000 & echo $!; wait; wait"
     polite, stubborn, removed = (
         subprocess.Popen(["sh", "-c", line], stdout=PIPE, text=True, start_new_session=True)

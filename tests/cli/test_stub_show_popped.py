@@ -7,13 +7,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.patient_clients import PATIENT
 from tests.waiting import until
 
 from reliable_mq import Client, ReceivedMessage, ReliableMQ, Subscription
 from reliable_mq.cli.main import DONE, FAILED, run
-from reliable_mq.client.settings import ClientSettings
 
 pytestmark = pytest.mark.processes
 
@@ -63,7 +64,7 @@ def receiver(shop: Shop, group: str, topic: str, namespace: str = "") -> Iterato
         invisible_seconds=600.0,
         from_where="first",
     )
-    settings = ClientSettings(namespace=namespace)
+    settings = msgspec.structs.replace(PATIENT, namespace=namespace)
     with (
         Client(shop.broker.name_server_address, settings=settings) as client,
         client.simple_consumer(subscription) as consumer,

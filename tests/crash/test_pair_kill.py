@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from bench.kill_pair import VICTIMS, kill_pair_repeatedly
 from bench.replica_logs import compare
+from tests.waiting import SECONDS_MAX
 
 KILLS = 1  # the full bar is 20: python -m bench.kill_pair --kills 20
 
@@ -14,7 +15,14 @@ KILLS = 1  # the full bar is 20: python -m bench.kill_pair --kills 20
 def test_every_acknowledged_message_is_at_the_slave_and_is_served_by_it(
     tmp_path: Path, victim: str
 ) -> None:
-    report = kill_pair_repeatedly(tmp_path, KILLS, seed=11, client="python", victim=victim)
+    report = kill_pair_repeatedly(
+        tmp_path,
+        KILLS,
+        seed=11,
+        client="python",
+        victim=victim,
+        served_seconds_max=SECONDS_MAX,  # the bar of the bench may pass on a busy machine
+    )
     assert report.violations == []
     assert report.kills == KILLS
     assert report.stored >= report.acknowledged > 0

@@ -101,7 +101,7 @@ def wrongs(world: World, role: Role, begun: Attempts) -> list[str]:
             *_effects(books, world),
             *_letters(books),
             *(_order(books, world) if kept == wanted else []),
-            *_consume_logs(books, world, kept, begun, role),
+            *_consume_logs(books, world, kept, begun),
             *_told(books, world, role),
         ]
 
@@ -189,9 +189,7 @@ def _order(books: Books, world: World) -> list[str]:
     return found
 
 
-def _consume_logs(
-    books: Books, world: World, kept: list[int], begun: Attempts, role: Role
-) -> list[str]:
+def _consume_logs(books: Books, world: World, kept: list[int], begun: Attempts) -> list[str]:
     """Every log says CONSUMED, and no attempt that began is forgotten."""
     ours = f"consumer_group LIKE '%-{world.run}'"  # the others' are of notices
     logs = books.ask(
@@ -213,8 +211,9 @@ def _consume_logs(
         if attempts.get((group, message), at_least) < at_least
     ]
     if world.mode.redis is Redis.UP:  # who forgets fails again, and is right
-        # What a worker took and did not claim before its death was delivered, and is no attempt.
-        others = ("payments", BY_MESSAGE) if role is Role.WORKER else ("payments",)
+        # What a worker took by the message, and did not claim in time, was delivered and is no
+        # attempt: it had died, or the machine was busy.
+        others = ("payments", BY_MESSAGE)
         failing = books.ask(
             "SELECT message_id FROM rmq_message_stub WHERE length(content) > 0 "
             f"AND message_key = '{FAILS_FIRST}' AND topic = '{world.topic('orders')}'"

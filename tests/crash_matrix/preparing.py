@@ -22,6 +22,7 @@ from tests.crash_matrix.roles import (
     UNSENT,
     UNSETTLED,
     is_read_to_the_end,
+    nothing_is_in_flight,
     resending,
     wait,
 )
@@ -143,12 +144,14 @@ def grown_old(world: World) -> None:
 def _consume(mq: ReliableMQ, world: World, effects: int) -> None:
     """Run everything of an application until so many effects are there and nothing is open.
 
-    Nor does a message wait that was sent twice: when its rows are old, its log may be gone.
+    Nor does a message wait, or come again, that was sent twice: when its rows are old, its log may
+    be gone.
     """
     with resending(mq), mq, Books(world) as books, Client(world.broker) as client:
         wait(lambda: books.count("FROM effects") >= effects)
         wait(lambda: books.count(UNSETTLED) == 0 and books.count(_UNTOLD) == 0)
         wait(lambda: is_read_to_the_end(client, world))
+        wait(lambda: nothing_is_in_flight(client, world))
 
 
 def _relaying_itself(world: World) -> World:

@@ -21,6 +21,8 @@ from tests.waiting import allowed_seconds, looks
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run as command
 from reliable_mq.client.thread_client import Client
+from reliable_mq.reconcile.brokers.popped_pulls import pulled_in_flight
+from reliable_mq.runtime.blocking_link import BlockingLink
 
 LIFE_SECONDS_MAX = 180.0
 """Most take a second; on a machine that is busy otherwise a life has longer, see `Life`."""
@@ -208,6 +210,16 @@ def is_read_to_the_end(client: Client, world: World) -> bool:
         for group, topic in read
         for committed, end in client.consumer_progress(group, topic).values()
     )
+
+
+def nothing_is_in_flight(client: Client, world: World) -> bool:
+    """Say whether the group by the message has acknowledged all that it got, so that nothing comes
+    again."""
+    now_ms = int(time.time() * 1000)
+    (broker,) = client.topic_route(world.topic("orders")).brokers.values()
+    with BlockingLink(str(broker.master), LIFE_SECONDS_MAX) as link:
+        flying = pulled_in_flight(link.call, "DefaultCluster", now_ms, now_ms)
+    return all(group != world.group(BY_MESSAGE) for group, _ in flying)
 
 
 DYING: Mapping[str, Callable[[World], None]] = {

@@ -40,6 +40,8 @@ from reliable_mq.testing.crash_points import CrashPoints, install
 
 TELLING_SECONDS_MAX = 5.0
 """So long what hangs may take to say where."""
+PATIENT_SECONDS = 15.0
+"""So long an answer of a server is waited for, at least."""
 LIVES = {**DYING, **PREPARING, **DRAINS}
 
 
@@ -101,6 +103,9 @@ def _hurry() -> None:
             offset_commit_seconds=0.1,
             settle_retry_seconds=0.2,
             hold_seconds=0.05,
+            # A busy machine is no lost broker.
+            request_timeout_seconds=max(settings.request_timeout_seconds, PATIENT_SECONDS),
+            connect_timeout_seconds=max(settings.connect_timeout_seconds, PATIENT_SECONDS),
         )
         begin(self, name_servers, settings=quick, middleware=middleware, sign=sign)
 

@@ -199,7 +199,7 @@ def test_an_election_that_the_controller_tells_of_is_seen_at_once(tmp_path: Path
             await eventually(lambda: controller.in_sync == {1, 2})
             controller.elect(2)
             for each in (first, second):
-                await each._member._links.call(each.address, Command(1008), 3.0)
+                await each._member._links.call(each.address, Command(1008), 60.0)
             await eventually(lambda: (first.starts, second.starts) == (2, 2))
 
     run_scene(scene())

@@ -140,7 +140,7 @@ def test_a_master_that_was_a_slave_asks_not_itself_for_progress(
         return [{0: own, 2: own, 3: other}, None]
 
     monkeypatch.setattr(pre_online, "all_members", members)
-    config = SimpleNamespace(address=own)
+    config = SimpleNamespace(address=own, name_servers="127.0.0.1:9876")
     core: Any = SimpleNamespace(state=SimpleNamespace(config=config))
     found = asyncio.run(PreOnline(core, cast("Any", None), cast("Any", None))._slaves())
     assert found == [other]

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.broker_core.raw_client import RawClient
 from tests.replication.test_pair import serving
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.name_server.core import NameServerConfig
+from reliable_mq.replication import standing_in as rule
+from reliable_mq.runtime import ha_master, pre_online, sends_elsewhere, standing_in, table_follower
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.server_connection import now_ms
@@ -23,6 +26,20 @@ ACTS = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true"}
 DELAYS = {"messageDelayLevel": "1s 8s 30m"}
 LATER = 3
 """The delay level of messages that are not due in a test, unless it says so."""
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slave look and act soon; and let nobody give up what a busy machine only delays.
+
+    A send that is given up is sent again, and a master that gives its slaves up repeats what they
+    have delivered.
+    """
+    monkeypatch.setattr(rule, "ALONE_SECONDS", 0.1)
+    monkeypatch.setattr(table_follower, "TABLES_SECONDS", 0.2)
+    monkeypatch.setattr(standing_in, "LEARN_SECONDS", 0.2)
+    monkeypatch.setattr(sends_elsewhere, "SEND_SECONDS", 60.0)
+    monkeypatch.setattr(pre_online, "GIVE_UP_SECONDS", 300.0)
+    monkeypatch.setattr(ha_master, "FINISH_SECONDS", 60.0)
 
 
 class ActingWorld:
@@ -72,6 +89,15 @@ class ActingWorld:
         """Stop a broker."""
         del self.brokers[name]
         await self._stacks.pop(name).aclose()
+
+    async def stop_known_master(self) -> None:
+        """Stop the master when its slave knows which delayed messages it has delivered.
+
+        The slave learns that with the tables, and would deliver later ones again.
+        """
+        master, slave = (self.brokers[each]._core.state.schedule for each in ("master", "slave"))
+        await eventually(lambda: not master.in_flight and master.saved() == slave.saved())
+        await self.stop("master")  # it delivers no more from its first step on
 
     def end(self, name: str) -> int:
         return self.brokers[name]._core.state.store.dispatched

@@ -2,23 +2,26 @@
 
 import asyncio
 import contextlib
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.broker_core.raw_client import RawClient
-from tests.replication.acting_world import acting_world
+from tests.replication.acting_world import acting_world, hasten
 from tests.replication.test_around_a_pair import QUICK
 from tests.replication.test_pair import serving, told
 from tests.waiting import Budget, eventually, run_scene
 
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Consumed
-from reliable_mq.replication import standing_in as rule
-from reliable_mq.runtime import ha_slave, pre_online, standing_in, table_follower
+from reliable_mq.replication.standing_in import Members
+from reliable_mq.runtime import broker_members, ha_slave, pre_online
+from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire.codes import RequestCode
@@ -29,9 +32,7 @@ ALL = ("other", "master", "slave")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule, "ALONE_SECONDS", 0.1)
-    monkeypatch.setattr(table_follower, "TABLES_SECONDS", 0.2)
-    monkeypatch.setattr(standing_in, "LEARN_SECONDS", 0.2)
+    hasten(monkeypatch)
 
 
 BEATS = {"brokerHeartbeatInterval": "100"}
@@ -116,16 +117,47 @@ def test_a_master_serves_without_a_slave_that_does_not_follow(
                     refused.append(client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).remark)
 
             starting = asyncio.ensure_future(world.start("master"))
-            async with asyncio.timeout(20):
-                while not refused:
-                    with contextlib.suppress(OSError):
-                        await asyncio.to_thread(ask)
+            while not refused:
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(ask)
             await starting
             assert "takes over what its slaves have done" in str(refused[0])
             await world.send("master", [b"served"])
 
     run_scene(scene())
     assert "What they have delivered comes again" in told(caplog, "pre_online_given_up")[0]
+
+
+def test_a_master_asks_who_its_slaves_are_until_a_name_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an answer it would serve at once, and repeat what its slave has delivered."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(pre_online, "_RETRY_SECONDS", 0.01)
+    answers: list[list[Members | None]] = [[None], [None]]
+    ask = broker_members.all_members
+
+    async def late(links: Links, config: BrokerConfig) -> list[Members | None]:
+        return answers.pop() if answers else await ask(links, config)
+
+    async def never(*_: object) -> list[Members | None]:
+        return [None]
+
+    async def scene() -> None:
+        async with acting_world(tmp_path, ALL, **BEATS) as world:
+            await world.copied()
+            caplog.clear()
+            for how in (late, never):
+                await world.stop("master")
+                monkeypatch.setattr(pre_online, "all_members", how)
+                await world.start("master")
+                assert len(told(caplog, "progress_taken_back")) == 1
+                assert not answers
+                monkeypatch.setattr(pre_online, "GIVE_UP_SECONDS", 0.1)
+
+    run_scene(scene())
+    words = "serves without the progress of its slaves: no name server answers"
+    assert words in told(caplog, "pre_online_given_up")[0]
 
 
 def test_the_progress_of_a_slave_that_is_ahead_is_not_taken_over(

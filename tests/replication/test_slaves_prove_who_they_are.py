@@ -4,8 +4,10 @@ import asyncio
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.access.access_world import ON
+from tests.patient_clients import PATIENT
 from tests.replication.followers import following
 from tests.replication.test_pair import MASTER, SLAVE, end_of, log_of, serving, serving_with, told
 from tests.runtime.test_tls import hello
@@ -14,7 +16,6 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS
-from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
 from reliable_mq.replication.ha_frames import encode_report
@@ -54,7 +55,7 @@ def test_a_slave_copies_over_tls_what_an_enforcing_master_has(made: Certificates
         tls = made.settings(**own_tls(made))
         async with serving_with(tls, made.folder / "master", **MASTER) as master:
             address = master.name_server_address
-            settings = ClientSettings(tls=TLS(ca=made.ca))
+            settings = msgspec.structs.replace(PATIENT, tls=TLS(ca=made.ca))
             async with (
                 AsyncClient(address, settings=settings) as client,
                 serving_with(tls, made.folder / "slave", address, **SLAVE) as slave,
@@ -233,6 +234,7 @@ def test_a_half_finished_handshake_is_given_up_with_one_line_and_slaves_go_on(
             reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
             writer.write(data)
             await eventually(lambda: told(caplog, "tls_given_up"))
+            master._tls.handshake_seconds = 60.0
             async with following(port_of(master), made.client):
                 await eventually(lambda: told(caplog, "slave_follows"))
             writer.close()

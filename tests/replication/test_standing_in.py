@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import pytest
 from tests.broker_core.raw_client import RawClient
-from tests.replication.acting_world import ActingWorld, acting_world
+from tests.replication.acting_world import ActingWorld, acting_world, hasten
 from tests.replication.test_pair import told
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.replication import standing_in as rule
-from reliable_mq.runtime import standing_in, table_follower
+from reliable_mq.runtime import standing_in
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.properties import DELAY, TIMER_DELIVER_MS
@@ -22,9 +22,7 @@ ALL = ("other", "master", "slave")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule, "ALONE_SECONDS", 0.1)
-    monkeypatch.setattr(table_follower, "TABLES_SECONDS", 0.2)
-    monkeypatch.setattr(standing_in, "LEARN_SECONDS", 0.2)
+    hasten(monkeypatch)
 
 
 BEATS = {"brokerHeartbeatInterval": "100"}
@@ -166,7 +164,7 @@ def test_a_master_that_flaps_loses_nothing_and_repeats_nothing(tmp_path: Path) -
                 await world.send("master", bodies[::2], **{DELAY: 1 + round_ % 2})
                 await world.send("master", bodies[1::2], **due_in(1 + round_ % 2))
                 await world.copied()
-                await world.stop("master")
+                await world.stop_known_master()
                 if round_ % 2:
                     await eventually(world.is_acting)
                 await world.start("master")

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.access.access_world import ON, ROOT, SECRET, secret_of
+from tests.patient_clients import PATIENT
 from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -53,7 +55,8 @@ async def serving(store: Path, name_servers: str = "", **more: str) -> AsyncIter
 
 
 def as_root() -> ClientSettings:
-    return ClientSettings(credentials=Credentials(access_key=ROOT, secret_key=SECRET))
+    account = Credentials(access_key=ROOT, secret_key=SECRET)
+    return msgspec.structs.replace(PATIENT, credentials=account)
 
 
 async def asked(

@@ -77,9 +77,10 @@ def test_a_half_finished_handshake_is_given_up_after_its_time(
     made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        tls = ServerTls(made.settings(), handshake_seconds=0.05)
+        tls = ServerTls(made.settings())
         async with serving(tls=tls) as echo:
-            good = await connect_encrypted(echo, made.client())
+            good = await connect_encrypted(echo, made.client())  # as long as it needs
+            tls.handshake_seconds = 0.05
             reader, writer = await connect(echo)
             writer.write(hello()[:50])
             assert await reader.read() == b""
@@ -183,6 +184,7 @@ def test_no_descriptor_stays_open(made: Certificates) -> None:
                 writer.write(data)
                 await writer.drain()
                 writer.close()
+            tls.handshake_seconds = 60.0
             await _leave(echo, made)
             await eventually(lambda: descriptors() <= inside)
         await eventually(lambda: descriptors() <= before)

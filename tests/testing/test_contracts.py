@@ -35,7 +35,7 @@ class TestRedisLeases(LeaseStoreContract):
         self.url = redis_url
 
     def open_store(self) -> LeaseStore:
-        return RedisLeases(self.url, duplicate_window=60.0)
+        return RedisLeases(self.url, duplicate_window=60.0, timeout=60.0)
 
     def forget(self) -> None:
         Redis.from_url(self.url).flushall()

@@ -1,8 +1,9 @@
 """A master that comes back takes over what its slaves have done, before it serves anybody.
 
-It asks the name servers who its slaves are, tells each where it is (request 906), waits until the
-slave follows, and asks for its progress. Only then it is known that the slave's log is the
-beginning of its own: a slave of ours reports the end of its log when it has compared it.
+It asks the name servers who its slaves are, until one answers. It tells each where it is (request
+906), waits until the slave follows, and asks for its progress. Only then it is known that the
+slave's log is the beginning of its own: a slave of ours reports the end of its log when it has
+compared it.
 Source: Apache RocketMQ `BrokerPreOnlineService`.
 """
 
@@ -25,13 +26,15 @@ from reliable_mq.wire.codes import RequestCode
 log = limited_log(__name__)
 
 GIVE_UP_SECONDS = 30.0
-"""So long a master waits for its slaves. A slave that is lost leaves the name servers sooner."""
+"""So long a master waits for its slaves, and for a name server that knows them. A slave that is
+lost leaves the name servers sooner."""
 FOLLOW_SECONDS = 10.0
 """So long a slave may take to follow."""
 ANSWER_SECONDS = 10.0
 """So long a slave may take until its last delivery is known."""
 _RETRY_SECONDS = 0.5
 _LOOK_SECONDS = 0.02
+_UNKNOWN_SLAVES = "its slaves"
 
 
 class PreOnline:
@@ -54,12 +57,14 @@ class PreOnline:
         done: set[str] = set()
         while True:
             slaves = await self._slaves()
-            waiting = [address for address in slaves if address not in done]
-            if not waiting:
+            waiting = [address for address in slaves or () if address not in done]
+            if slaves is not None and not waiting:
                 return
             reasons = {address: await self._take(address) for address in waiting}
             done |= {address for address, reason in reasons.items() if not reason}
             left = {address: reason for address, reason in reasons.items() if reason}
+            if slaves is None:
+                left = {_UNKNOWN_SLAVES: "no name server answers"}
             if left and time.monotonic() > until:
                 broker_events.PRE_ONLINE_GIVEN_UP.log(
                     log,
@@ -71,11 +76,17 @@ class PreOnline:
             if left:
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _slaves(self) -> list[str]:
-        """Return the addresses of the slaves; one may be this broker's own, from before."""
+    async def _slaves(self) -> list[str] | None:
+        """Return the addresses of the slaves; None: no name server answers.
+
+        A name server may know this broker's own address as that of a slave, from before.
+        """
         known: dict[int, str] = {}
         config = self._core.state.config
-        for members in await all_members(self._links, config):
+        answers = await all_members(self._links, config)
+        if config.name_servers and all(members is None for members in answers):
+            return None
+        for members in answers:
             known.update(members or {})
         slaves = [known[number] for number in sorted(known) if number != MASTER]
         return [each for each in slaves if each != config.address]
