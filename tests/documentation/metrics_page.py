@@ -34,6 +34,13 @@ ALERTS = """
 
 [A file](deployment/prometheus.md) has these rules for Prometheus. Load it, and name it under
 `rule_files`. There is [a dashboard for Grafana](deployment/grafana.md), too.
+
+- **critical**: messages stand still or are refused now. Wake somebody.
+- **warning**: it becomes worse, or work waits for a person. The next working hour is soon enough.
+- **If you take only one, take `ReliableMQOutboxStands`**: committed messages do not leave. Whatever is
+  broken on the way to the broker, it fires. What is broken behind the broker, `ReliableMQNoWorkers`
+  and `ReliableMQDeadLetters` tell.
+
 What to do when one fires: for the outbox, the lag or the handlers,
 [the five steps](../how-to/on_call.md), which tell slow handlers from hanging ones.
 
