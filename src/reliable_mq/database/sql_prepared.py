@@ -17,6 +17,7 @@ names is asked each time.
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -135,7 +136,8 @@ def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_An
     name = names.get(named.key)
     if name is None:
         return _answer_of(named.cursor(driver), named.text, named.told(texts))
-    names.move_to_end(named.key)  # psycopg drops those that were not used for the longest time
+    if isinstance(names, OrderedDict):  # psycopg drops what was not used for the longest time
+        names.move_to_end(named.key)
     with driver.lock:
         result = driver.pgconn.exec_prepared(name, texts, named.formats)
     if result.status == _DONE:
