@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -190,6 +190,14 @@ def test_who_listens_for_statements_sees_these_too(below: Engine) -> None:
     assert [each.split()[0] for each in seen] == ["INSERT"]
 
 
+def test_who_executes_statements_in_place_of_the_driver_gets_these_too(below: Engine) -> None:
+    seen: list[str] = []
+    event.listen(below, "do_execute", lambda _c, statement, _p, _x: seen.append(statement))
+    with below.begin() as connection:
+        WITH_ID.change(connection, {"id": 1})
+    assert [each.split()[0] for each in seen] == ["INSERT"]
+
+
 # below SQLAlchemy, by libpq and the name of the prepared statement
 
 
@@ -228,6 +236,73 @@ def test_a_prepared_statement_has_no_cursor(below: Engine, monkeypatch: pytest.M
 def no_cursor(*_given: object) -> None:
     """Stand for `execute` of psycopg's cursors, where none is expected."""
     pytest.fail("a cursor was used")
+
+
+class Watched(psycopg.Cursor[Any]):
+    """A cursor of a tracer."""
+
+    seen: ClassVar[list[str]] = []
+
+    def execute(self, query: Any, *given: Any, **more: Any) -> Any:
+        """Note the statement."""
+        self.seen.append(str(query))
+        return super().execute(query, *given, **more)
+
+
+class Wrapped(psycopg.Connection[Any]):
+    """A connection that makes cursors of its own."""
+
+    def cursor(self, *_given: Any, **_more: Any) -> Any:
+        """Return a cursor of a tracer."""
+        return Watched(self)
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_whoever_makes_the_cursors_of_a_connection_sees_every_statement(
+    postgres_url: str, is_wrapped: bool
+) -> None:
+    url = postgres_url.replace("+psycopg", "")
+    make = Wrapped if is_wrapped else psycopg.Connection[Any]
+    engine = create_engine(postgres_url, creator=lambda: make.connect(url))
+    metadata.create_all(engine)
+    run_on_driver(engine)
+    with engine.begin() as connection:
+        if not is_wrapped:
+            driver: Any = connection.connection.driver_connection
+            driver.cursor_factory = Watched
+        Watched.seen.clear()
+        repeat(connection, 2 * OFTEN)
+    engine.dispose()
+
+    assert [each.split()[0] for each in Watched.seen].count("INSERT") == 2 * OFTEN
+
+
+def test_cursors_that_prepare_nothing_are_not_passed_by(postgres_url: str) -> None:
+    """Given `ClientCursor`, for a pool that knows no prepared statements, then there are none."""
+    arguments = {"cursor_factory": psycopg.ClientCursor}
+    engine = create_engine(postgres_url, connect_args=arguments)
+    metadata.create_all(engine)
+    run_on_driver(engine)
+    with engine.begin() as connection:
+        repeat(connection, 2 * OFTEN)
+        assert not names_in(connection)
+    engine.dispose()
+
+
+def test_what_is_often_executed_stays_prepared_among_many_statements(below: Engine) -> None:
+    with below.begin() as connection:
+        repeat(connection, OFTEN)
+        driver: Any = connection.connection.driver_connection
+        for number in range(2 * driver.prepared_max):
+            driver.execute(f"SELECT {number}", prepare=True)
+            WITH_ID.change(connection, {"id": 1_000 + number})
+            assert sum(each.startswith("INSERT") for each in driver_names(driver)) == 1
+
+
+def driver_names(driver: Any) -> list[str]:
+    """Return the texts of the statements that are prepared on a connection of the driver."""
+    found = driver.execute("SELECT statement FROM pg_prepared_statements", prepare=False)
+    return [text for (text,) in found]
 
 
 @pytest.mark.parametrize("ending", ["ROLLBACK TO SAVEPOINT here", "DROP TABLE IF EXISTS not_there"])

@@ -25,6 +25,8 @@ WORLDS: tuple[dict[str, str], ...] = (
     {"authenticationWhitelist": "310"},
     {"authorizationWhitelist": "310"},
 )
+GROUPS = (50, 50), (50, 50, 50), (50, 51, 50, 52), (50, 50, 50, 50)
+"""Sizes of the bodies that come in one read."""
 JAVA, OURS, FIRST = "java", "ours", "first"  # where a client puts the two fields
 
 
@@ -96,13 +98,15 @@ def signed_frame(
     return encode_command(command)
 
 
-def alike(count: int, kind: int = JSON, begin: int = 0, **changes: Any) -> list[bytes]:
+def alike(
+    count: int, kind: int = JSON, begin: int = 0, *, size: int = 50, **changes: Any
+) -> list[bytes]:
     """Return signed sends that differ only where those of one client do."""
     return [
         signed_frame(
             100 + n,
             kind=kind,
-            body=b"%d" % n * 50,
+            body=b"%d" % n * size,
             **{
                 "e": str(n % 10),
                 "g": str(START_MS + n),
@@ -310,6 +314,29 @@ def test_a_wrong_signature_among_right_ones_keeps_only_its_own_send_out() -> Non
     assert side.seen()["not admitted"] == 1
 
 
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+@pytest.mark.parametrize(
+    ("sizes", "wrong"), [(sizes, at) for sizes in GROUPS for at in range(len(sizes))], ids=str
+)
+def test_a_wrong_signature_in_a_small_group_keeps_only_its_own_send_out(
+    kind: int, sizes: tuple[int, ...], wrong: int
+) -> None:
+    side = SignedSide(knows=True)
+    for each in alike(3, kind):
+        side.receive(each)
+    end = len(side.seen()["answers"])  # type: ignore[arg-type]
+    secrets = ["not the secret" if at == wrong else "" for at in range(len(sizes))]
+    sends = [
+        alike(1, kind, begin=at, secret=secret, size=size)[0]
+        for at, (size, secret) in enumerate(zip(sizes, secrets, strict=True))
+    ]
+    side.receive(b"".join(sends))
+    answers: Any = side.seen()["answers"]
+    codes = [decode_command(FrameReader().feed(frame)[0]).code for _, frame in answers[end:]]
+    assert (codes.count(0), len(codes)) == (len(sizes) - 1, len(sizes))
+    assert side.seen()["not admitted"] == 1
+
+
 @pytest.mark.parametrize("order", [JAVA, OURS, FIRST])
 @pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
 def test_signed_sends_of_one_client_are_recognised_after_one_was_admitted(
@@ -342,9 +369,9 @@ def test_sends_that_are_signed_at_a_broker_without_access_control_are_recognised
     assert sides[0].seen() == sides[1].seen()
 
 
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize(("count", "compared_at_once"), [(1, 1), (3, 1), (5, 5)])
 def test_the_signatures_of_known_sends_are_compared_in_constant_time(
-    count: int, monkeypatch: pytest.MonkeyPatch
+    count: int, compared_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = SignedSide(knows=True)
     for each in alike(3):
@@ -357,8 +384,8 @@ def test_the_signatures_of_known_sends_are_compared_in_constant_time(
 
     monkeypatch.setattr("reliable_mq.wire.send_signature.hmac.compare_digest", noted)
     side.receive(b"".join(alike(count)))
-    assert len(compared) == 1
-    assert len(compared[0]) == 28 * count
+    assert len(compared) == count // compared_at_once
+    assert sum(map(len, compared)) == 28 * count
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,37 @@ def test_offsets_that_are_not_looked_at_may_have_changed(world: AuditWorld) -> N
     assert row["detail"]["before"]["offsets"]["t00"] == {"0": 0}
 
 
+@pytest.mark.parametrize("topic", [f" {TOPIC} ", " ", ""])
+def test_cloned_offsets_of_a_topic_with_blanks_are_on_record(world: AuditWorld, topic: str) -> None:
+    """Given blanks, which the broker leaves out, then the line has the offsets of the topic."""
+    world.create_topic(TOPIC)
+    world.subscribe(TOPIC)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 0}
+    assert world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.rows = []
+    clone = {"srcGroup": GROUP, "destGroup": "copy", "topic": topic}
+    world.ask(RequestCode.CLONE_GROUP_OFFSET, clone)
+    row = world.took()
+
+    assert (row["changed"], row["detail"]["after"]) == (1, {TOPIC: {"0": 0}})
+
+
+@pytest.mark.parametrize("is_kept_by_broker", ["true", "false"])
+def test_a_reset_to_the_same_offset_is_on_record(is_kept_by_broker: str) -> None:
+    """Consumers go back to it: at once, or when they have committed what the broker told them."""
+    world = AuditWorld(useServerSideResetOffset=is_kept_by_broker)
+    world.create_topic(TOPIC, queues=1)
+    world.subscribe(TOPIC)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 0}
+    assert world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place).code == 0
+    world.rows = []
+    reset = {"group": GROUP, "topic": TOPIC, "timestamp": 0, "isForce": "true"}
+    answer = world.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+
+    assert answer.code == 0, answer
+    assert world.took()["changed"] == 1
+
+
 @pytest.mark.parametrize("odd", [b"1e999", b'"\xff"'])
 def test_a_topic_is_named_also_if_a_field_of_its_row_cannot_be_read(
     world: AuditWorld, odd: bytes

@@ -17,6 +17,7 @@ names is asked each time.
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -131,10 +132,12 @@ def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_An
     if named is None or texts is None:
         return _answer_of(connection.connection.cursor(), compiled.text, given)
     # psycopg's names: there is no public question for them, and no name is a usual answer.
-    names = getattr(getattr(driver, "_prepared", None), "_names", {})
+    names: Any = getattr(getattr(driver, "_prepared", None), "_names", {})
     name = names.get(named.key)
     if name is None:
         return _answer_of(named.cursor(driver), named.text, named.told(texts))
+    if isinstance(names, OrderedDict):  # psycopg drops what was not used for the longest time
+        names.move_to_end(named.key)
     with driver.lock:
         result = driver.pgconn.exec_prepared(name, texts, named.formats)
     if result.status == _DONE:
@@ -195,6 +198,8 @@ def _may_run_below(connection: Connection) -> bool:
     engine = connection.engine
     if running_session() is not None or engine.logger.isEnabledFor(logging.INFO):
         return False
+    if connection.dialect.dispatch.do_execute:
+        return False
     # SQLAlchemy asks these two before it looks for listeners. There is no public question for them.
     if not (getattr(connection, "_has_events", True) or getattr(engine, "_has_events", True)):
         return True
@@ -222,11 +227,22 @@ class _Named(NamedTuple):
     key: tuple[bytes, tuple[int, ...]]
     kinds: Mapping[type, Callable[[Any], bytes | None]]
     cursor: Callable[[Any], Any]
+    usual: tuple[Any, Any]
+
+    def is_usual(self, driver: Any) -> bool:
+        """Whether cursors of a connection are psycopg's own, and no other has to see statements.
+
+        Tracers and `ClientCursor`, which prepares nothing, come as a `cursor_factory`, or wrap the
+        connection.
+        """
+        return (getattr(type(driver), "cursor", None), driver.cursor_factory) == self.usual
 
     def texts_for(self, driver: Any, given: Mapping[str, Any]) -> list[bytes | None] | None:
         """Return libpq's parameters; None: a cursor has to execute the statement."""
         libpq = free_libpq(driver)
-        if libpq is None or libpq.parameter_status(b"client_encoding") != b"UTF8":
+        if libpq is None or not self.is_usual(driver):
+            return None
+        if libpq.parameter_status(b"client_encoding") != b"UTF8":
             return None
         try:
             values = [given[name] for name in self.order]
@@ -267,7 +283,8 @@ def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
     types = tuple(_BYTEA if is_bytes else _UNKNOWN for is_bytes in formats)
     kinds: dict[type, Treatment] = {**_TEXT_OF, psycopg.Binary: attrgetter("obj")}
     key = numbered.encode(), types
-    return _Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor)
+    usual = psycopg.Connection.cursor, psycopg.Cursor
+    return _Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor, usual)
 
 
 class _Compiled(NamedTuple):

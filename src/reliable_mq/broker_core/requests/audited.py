@@ -120,7 +120,7 @@ def _offsets(state: BrokerState, names: Names) -> object:
 
 
 def _topics_of(state: BrokerState, names: Names) -> list[str]:
-    topic = names.get("topic", "")
+    topic = names.get("topic", "").strip()  # a blank one is none, see CLONE_GROUP_OFFSET
     return [topic] if topic else state.offsets.topics_of(names["group"])
 
 
@@ -152,7 +152,8 @@ def _policies(state: BrokerState, names: Names) -> object:
     return table.acl_row(name) if table is not None and name in table.users else None
 
 
-def _may_be_a_secret(_state: BrokerState, _names: Names) -> bool:
+def _never_shows_all(_state: BrokerState, _names: Names) -> bool:
+    """A secret does not show, nor a reset to the same offset, or one that consumers commit."""
     return True
 
 
@@ -185,7 +186,7 @@ AUDITED: Mapping[int, Audited] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Audited(
         fields_named(group="group", topic="topic", timestamp="timestamp"),
         _offsets,
-        _has_more_offsets,
+        _never_shows_all,
     ),
     RequestCode.CLONE_GROUP_OFFSET: Audited(
         fields_named(group="destGroup", from_group="srcGroup", topic="topic"),
@@ -201,7 +202,7 @@ AUDITED: Mapping[int, Audited] = {
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(nothing),
     RequestCode.CLEAN_UNUSED_TOPIC: Audited(nothing),
     RequestCode.AUTH_CREATE_USER: Audited(fields_named(user="username"), _user),
-    RequestCode.AUTH_UPDATE_USER: Audited(fields_named(user="username"), _user, _may_be_a_secret),
+    RequestCode.AUTH_UPDATE_USER: Audited(fields_named(user="username"), _user, _never_shows_all),
     RequestCode.AUTH_DELETE_USER: Audited(fields_named(user="username"), _user),
     RequestCode.AUTH_CREATE_ACL: _POLICY,
     RequestCode.AUTH_UPDATE_ACL: _POLICY,
