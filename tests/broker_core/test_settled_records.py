@@ -270,6 +270,21 @@ def test_a_settled_checkpoint_waits_until_the_timers_have_taken_it_up() -> None:
     assert not settled.take(5_000)
 
 
+def test_few_settled_checkpoints_wait_for_timers_that_take_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settled_records, "_OPEN_MAX", 2)
+    settled = SettledRecords(1_000)
+    for number, place in enumerate((100, 200, 300)):
+        key = KEY._replace(start_offset=place)
+        settled.popped(PopCheckpoint(key, 1_000, (place,)), number, place)
+        settled.acknowledged(key, 6_000, (place,), place + 1)
+    settled.add(3, 0)
+
+    assert settled.take(4_000) == {100, 200}
+    assert settled.take(5_000) == {101, 201}
+
+
 def test_a_wrong_count_of_places_is_noticed() -> None:
     settled = SettledRecords(1_000)
     settled_at(500, slot_ms=4_000, settled=settled)

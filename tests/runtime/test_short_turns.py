@@ -14,9 +14,13 @@ from tests.simulation.invariants import check_invariants
 from tests.waiting import eventually
 
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.long_works import Work
+from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.runtime import broker_server
 from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
 
 SEND = {"a": "p", "b": TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000}
 SEND |= {"h": 0, "i": "UNIQ_KEY\x017F000001B418251A\x02", "j": 0, "k": "false", "m": "false"}
@@ -74,6 +78,57 @@ async def another(server: BrokerServer) -> Peer:
     peer = Peer(*await asyncio.open_connection(*server.address.split(":")))
     await peer.answer_to(put(peer))
     return peer
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_send_that_comes_alone_waits_for_a_long_request_of_its_connection(
+    tmp_path: Path, turns: Counter[str], flush: str
+) -> None:
+    """A query that waited for the index begins when nothing is being read."""
+
+    async def scene(server: BrokerServer, peer: Peer) -> None:
+        (number,) = server._listener.connections
+        connection, done = server._listener.connections[number], list[bool]()
+        assert isinstance(connection, ServerConnection)
+        before = turns.total()
+
+        def query() -> Work:
+            while not done:
+                yield 1_000_000
+
+        server._core.state.works.add(number, query())
+        server._schedule_turn(0)
+        sent = put(peer)
+        await eventually(lambda: connection._is_busy)
+        assert turns.total() == before
+        done.append(True)
+        assert (await peer.answer_to(sent)).code == ResponseCode.SUCCESS
+        asked = await peer.answer_to(ask(peer))
+        assert asked.ext_fields["offset"] == "4"
+
+    play(tmp_path, scene, flushDiskType=flush)
+
+
+def test_a_send_that_comes_alone_and_takes_long_is_handled_once(
+    tmp_path: Path, turns: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(server: BrokerServer, peer: Peer) -> None:
+        core, receive = server._core, server._core.receive
+
+        def received(connection: PeerConnection, command: Command, now_ms: int) -> bool:
+            core.state.works.add(connection.id, (1 for _ in range(3)))
+            receive(connection, command, now_ms)
+            return False
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core, "receive", received)
+            sent = put(peer)
+            assert (await peer.answer_to(sent)).code == ResponseCode.SUCCESS
+        await peer.answer_to(ask(peer))
+        assert core.state.store.appender.lane(TOPIC, 0).next == 4
+
+    play(tmp_path, scene)
+    assert not turns["alone"]
 
 
 @pytest.mark.parametrize(("flush", "kind"), [("SYNC_FLUSH", "short"), ("ASYNC_FLUSH", "alone")])

@@ -268,7 +268,7 @@ class BrokerServer:
             for command in commands:
                 is_plain = core.receive(connection, command, now) and is_plain
                 if busy and connection.id in busy:
-                    is_long = True
+                    is_long = not isinstance(commands, tuple)  # else its command would be left
                     break
         except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
             self._on_broken(error)

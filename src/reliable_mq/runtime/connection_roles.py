@@ -36,7 +36,8 @@ class ConnectionOwner(Protocol):
 
         Returns:
             Whether a command takes so long that other connections must come first. It leaves those
-            behind it in the iterator, and wakes the connection when it wants them.
+            behind it in the iterator, and wakes the connection when it wants them. The command in a
+            tuple is left, too.
         """
 
     def disconnected(self, connection: PeerConnection) -> None:

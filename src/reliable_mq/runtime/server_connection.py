@@ -301,9 +301,10 @@ class ServerConnection(asyncio.Protocol):
         if self._turns.many_from is not self:
             self._turns.single_at = time.monotonic()
         self._frame_began = self._last_used
-        self._is_busy = bool(self._owner.received(connection, (command,)))
+        alone = (command,)
+        self._is_busy = bool(self._owner.received(connection, alone))
         if self._is_busy:
-            self._leave((), len(data))
+            self._leave(alone, len(data))
         return True
 
     def _queue(self, requests: Sequence[Command | Frame], *, is_first: bool) -> None:

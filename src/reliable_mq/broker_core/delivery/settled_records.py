@@ -129,7 +129,8 @@ class SettledRecords:
         known.waiting = waiting
         if not waiting:
             del self._open[key]
-            self._settled.append(known)
+            if len(self._settled) < _OPEN_MAX:  # else the timers are behind, or have no room
+                self._settled.append(known)
 
     def add(self, taken_up: int, loaded_ms: int) -> None:
         """Add the places of the settled checkpoints that the timers have taken up.
