@@ -25,8 +25,7 @@ WORLDS: tuple[dict[str, str], ...] = (
     {"authenticationWhitelist": "310"},
     {"authorizationWhitelist": "310"},
 )
-GROUPS = (50, 50), (50, 50, 50), (50, 51, 50, 52), (50, 50, 50, 50)
-"""Sizes of the bodies that come in one read."""
+GROUPS = (50, 50), (50, 50, 50), (50, 51, 50, 52), (50, 50, 50, 50)  # bodies of one read
 JAVA, OURS, FIRST = "java", "ours", "first"  # where a client puts the two fields
 
 
@@ -325,10 +324,9 @@ def test_a_wrong_signature_in_a_small_group_keeps_only_its_own_send_out(
     for each in alike(3, kind):
         side.receive(each)
     end = len(side.seen()["answers"])  # type: ignore[arg-type]
-    secrets = ["not the secret" if at == wrong else "" for at in range(len(sizes))]
     sends = [
-        alike(1, kind, begin=at, secret=secret, size=size)[0]
-        for at, (size, secret) in enumerate(zip(sizes, secrets, strict=True))
+        alike(1, kind, begin=at, secret="not his" if at == wrong else "", size=size)[0]
+        for at, size in enumerate(sizes)
     ]
     side.receive(b"".join(sends))
     answers: Any = side.seen()["answers"]
@@ -369,9 +367,9 @@ def test_sends_that_are_signed_at_a_broker_without_access_control_are_recognised
     assert sides[0].seen() == sides[1].seen()
 
 
-@pytest.mark.parametrize(("count", "compared_at_once"), [(1, 1), (3, 1), (5, 5)])
+@pytest.mark.parametrize("count", [1, 3, 5])
 def test_the_signatures_of_known_sends_are_compared_in_constant_time(
-    count: int, compared_at_once: int, monkeypatch: pytest.MonkeyPatch
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = SignedSide(knows=True)
     for each in alike(3):
@@ -384,7 +382,7 @@ def test_the_signatures_of_known_sends_are_compared_in_constant_time(
 
     monkeypatch.setattr("reliable_mq.wire.send_signature.hmac.compare_digest", noted)
     side.receive(b"".join(alike(count)))
-    assert len(compared) == count // compared_at_once
+    assert len(compared) == (count if count < 4 else 1), "four and more come as columns"
     assert sum(map(len, compared)) == 28 * count
 
 
