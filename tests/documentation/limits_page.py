@@ -45,7 +45,7 @@ def page() -> str:
         ["a time ahead that the broker keeps", f"{limits.TIMER_SECONDS_MAX // 86_400} days"],
         ["a time ahead that the database keeps", "a hundred years"],
         ["`Retry(after=…)`", f"{limits.DELAY_LEVEL_SECONDS[-1]:g} seconds"],
-        ["attempts of a handler", f"{limits.RETRY_ATTEMPTS_MAX}, unless `max_attempts` says otherwise"],
+        ["attempts of a handler", f"`max_attempts`, or {limits.RETRY_ATTEMPTS_MAX}"],
         ["the stored result of `@mq.idempotent`", _size(RESULT_SIZE_MAX)],
         ["messages of one pull", f"{limits.PULL_COUNT_MAX}"],
         ["queues of a topic", f"{limits.QUEUES_MAX:,}"],

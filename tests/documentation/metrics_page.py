@@ -37,9 +37,9 @@ ALERTS = """
 
 - **critical**: messages stand still or are refused now. Wake somebody.
 - **warning**: it becomes worse, or work waits for a person. The next working hour is soon enough.
-- **If you take only one, take `ReliableMQOutboxStands`**: committed messages do not leave. Whatever is
-  broken on the way to the broker, it fires. What is broken behind the broker, `ReliableMQNoWorkers`
-  and `ReliableMQDeadLetters` tell.
+- **If you take only one, take `ReliableMQOutboxStands`**: committed messages do not leave. It fires
+  whatever is broken on the way to the broker. What is broken behind the broker,
+  `ReliableMQNoWorkers` and `ReliableMQDeadLetters` tell.
 
 What to do when one fires: for the outbox, the lag or the handlers,
 [the five steps](../how-to/on_call.md), which tell slow handlers from hanging ones.
