@@ -128,8 +128,8 @@ def test_a_slave_leaves_a_master_whose_certificate_is_wrong(
             assert kept.records == []
 
     run_scene(scene())
-    (line,) = told(caplog, "master_lost")
-    assert "certificate is refused" in line
+    # On a starved machine, an attempt may be given up for its time, which is another reason.
+    assert any("certificate is refused" in line for line in told(caplog, "master_lost"))
     assert told(caplog, "tls_refused")
     assert not told(caplog, "slave_follows")
 
