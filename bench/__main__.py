@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from bench.java_programs import missing_tools
-from bench.render import PAGE
+from bench.render import PAGES
 
 MEASUREMENTS = (
     "wire_codec",
@@ -75,7 +75,7 @@ def main() -> int:
             continue
         failures += subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
     subprocess.run([sys.executable, "-m", "bench.render"], check=True)
-    print(f"tables: {PAGE}")
+    print(f"tables: {PAGES[0].parent}")
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Make the tables of docs/evidence/performance.md from the newest raw results; prose is left alone.
+"""Make the tables of docs/evidence/performance*.md from the newest raw results; prose stays.
 
 Results that a newer one replaces are removed.
 
@@ -22,7 +22,7 @@ from bench.sdk_tables import kill_sdk_table, sdk_table
 from bench.send_tables import apart_table, send_table
 from bench.table_text import OURS, figure_text, median_of, origin_text, table_text
 
-PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "performance.md"
+PAGES = sorted((Path(__file__).parent.parent / "docs" / "evidence").glob("performance*.md"))
 OFFICIAL, AT_APACHES = "rocketmq-python-client", "ours, Apache's broker"
 NATS, SYNCED, UNSYNCED = "nats-py", "ours, fsync", "ours, ASYNC_FLUSH"
 CLIENT_BARS: tuple[tuple[str, str, tuple[str, ...], str, float], ...] = (
@@ -359,18 +359,20 @@ def render(page: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make the tables of docs/evidence/performance.md.")
+    parser = argparse.ArgumentParser(description="Make the tables of the pages of figures.")
     parser.add_argument("--check", action="store_true", help="change nothing; 1 when out of date")
     options = parser.parse_args()
     if not options.check:
         for name in TABLES:
             raw_results.remove_replaced(name)
-    before = PAGE.read_text()
-    after = render(before)
-    if options.check:
-        return int(before != after)
-    PAGE.write_text(after)
-    return 0
+    is_changed = False
+    for page in PAGES:
+        before = page.read_text()
+        after = render(before)
+        is_changed |= before != after
+        if not options.check:
+            page.write_text(after)
+    return int(options.check and is_changed)
 
 
 if __name__ == "__main__":

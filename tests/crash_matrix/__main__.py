@@ -20,7 +20,14 @@ from tests.crash_matrix.lives import Lives
 from tests.crash_matrix.matrix import LifeFailed, Matrix
 from tests.crash_matrix.modes import MODES, USUAL, Kind, Mode, Role, is_some, modes_of
 from tests.crash_matrix.selection import Points, Wanted, in_turns, named
-from tests.crash_matrix.table import canaries, put_into, scope, summary
+from tests.crash_matrix.table import (
+    POINTS,
+    canaries,
+    put_into,
+    put_points_into,
+    scope,
+    summary,
+)
 from tests.crash_matrix.tables import our_tables
 from tests.crash_matrix.worlds import Servers
 
@@ -155,6 +162,8 @@ def _told(given: argparse.Namespace, points: Points, journal: Journal) -> int:
     if given.page:
         page = given.page.read_text()
         given.page.write_text(put_into(page, points, deaths, journal.seconds))
+        single = given.page.with_name(POINTS)
+        single.write_text(put_points_into(single.read_text(), points, deaths))
     # What was planted has to be found, and nothing else.
     return 1 if any(bool(death.wrong) != bool(death.flaw) for death in deaths) else 0
 

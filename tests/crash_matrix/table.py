@@ -8,6 +8,8 @@ from tests.crash_matrix.modes import Mode, Role
 from tests.crash_matrix.selection import Points
 
 BEGIN, END = "<!-- matrix: written by `make crash` -->", "<!-- end of the matrix -->"
+POINTS = "crash_matrix_points.md"
+"""The page of single points, beside that of the matrix: it is as long as the rest."""
 
 
 def scope(points: Points, deaths: Sequence[Death], seconds: float) -> str:
@@ -91,14 +93,18 @@ def put_into(page: str, points: Points, deaths: Sequence[Death], seconds: float)
     Raises:
         ValueError: when the page has no place for it.
     """
+    parts = scope(points, deaths, seconds), summary(points, deaths), canaries(deaths)
+    return _replaced(page, "\n\n".join(parts))
+
+
+def put_points_into(page: str, points: Points, deaths: Sequence[Death]) -> str:
+    """Return the page of single points with its table in its place. Raises: see `put_into`."""
+    return _replaced(page, by_point(points, deaths))
+
+
+def _replaced(page: str, content: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
-    parts = (
-        scope(points, deaths, seconds),
-        summary(points, deaths),
-        canaries(deaths),
-        by_point(points, deaths),
-    )
-    return "\n\n".join((f"{before}{BEGIN}\n{parts[0]}", *parts[1:])) + f"\n{END}{after}"
+    return f"{before}{BEGIN}\n{content}\n{END}{after}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.crash_matrix.journal import Death, Journal
 from tests.crash_matrix.modes import SOME, USUAL, Databases, Form, Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import in_turns, is_step, named
-from tests.crash_matrix.table import BEGIN, END, put_into
+from tests.crash_matrix.table import BEGIN, END, put_into, put_points_into
 
 SQLITE, POSTGRESQL = (Mode(kind, Databases.ONE, Form.OUTBOX, Redis.UP) for kind in USUAL)
 POINTS = {
@@ -61,7 +61,9 @@ def test_a_run_goes_on_where_its_journal_ends_and_the_page_says_what_remains(
     assert points == POINTS
     page = put_into(f"before {BEGIN}\nold\n{END} after", points, again.deaths, again.seconds)
     assert "1 of 4 deaths were tried in 2 minutes" in page
-    assert "| worker | `a: after COMMIT` | 2 | 1 | 1 | 0 |" in page
+    single = put_points_into(f"before {BEGIN}\nold\n{END} after", points, again.deaths)
+    assert "| worker | `a: after COMMIT` | 2 | 1 | 1 | 0 |" in single
+    assert "old" not in single
     assert f"| a flaw | {SQLITE} | yes | effects of payments: [] |" in page
     assert page.startswith("before ")
     assert page.endswith(" after")

@@ -3,13 +3,20 @@
 from pathlib import Path
 
 import pytest
-from tests.documentation.prose import ROOT, faults, main, pages
+from tests.documentation.prose import LINES_MAX, ROOT, faults, main, pages
 from tests.documentation.staging import GENERATED
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_has_short_sentences_and_no_empty_words(page: Path) -> None:
     assert list(faults(page.read_text())) == []
+
+
+def test_no_page_of_evidence_and_no_decision_is_long_either() -> None:
+    found = {
+        page.name: len(page.read_text().splitlines()) for page in (ROOT / "docs").rglob("*.md")
+    }
+    assert {name: lines for name, lines in found.items() if lines > LINES_MAX} == {}
 
 
 @pytest.mark.parametrize("place", GENERATED)

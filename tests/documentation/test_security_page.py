@@ -212,7 +212,7 @@ def test_the_memory_of_a_connection_is_the_one_that_was_measured() -> None:
 
 def test_the_floods_are_those_of_the_newest_table() -> None:
     """How many there are, how many stay within the bar, and how long the others hold up."""
-    text = (PAGE.parents[1] / "evidence" / "performance.md").read_text()
+    text = (PAGE.parents[1] / "evidence" / "performance_broker.md").read_text()
     table = text.partition("<!-- table attacks -->")[2].partition("<!-- end attacks -->")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     ratios = {row[0]: float(row[-1]) for row in rows if row and re.fullmatch(r"[\d.]+", row[-1])}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bench import raw_results
-from bench.render import PAGE, TABLES, render
+from bench.render import PAGES, TABLES, render
 
 KINDS = [*TABLES, "mutants"]
 
@@ -20,9 +20,16 @@ def test_every_result_is_of_a_kind_that_is_shown() -> None:
     assert sorted({*raw_results.RESULTS.iterdir()} - shown) == []
 
 
-def test_the_page_shows_the_newest_results() -> None:
-    page = PAGE.read_text()
-    assert render(page) == page
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_shows_the_newest_results(page: Path) -> None:
+    assert render(page.read_text()) == page.read_text()
+
+
+def test_each_table_stands_on_one_page() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    found = {kind: text.count(f"<!-- table {kind} -->") for kind in TABLES}
+    assert {kind for kind, count in found.items() if count > 1} == set()
+    assert {kind for kind, count in found.items() if not count} <= {"sdk-java-local"}
 
 
 @pytest.fixture
