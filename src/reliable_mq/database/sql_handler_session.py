@@ -18,7 +18,6 @@ the server sent, at no cost. It shows that no transaction is open, not that it i
 """
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +28,7 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
+from reliable_mq.database.sql_libpq import DONE, IDLE, error_of, free_libpq
 from reliable_mq.database.sql_types import MYSQL, mysql_code_of, sqlstate_of
 from reliable_mq.errors import UsageError
 
@@ -76,10 +76,6 @@ _PLAIN_ON_POSTGRESQL = re.compile(
 _COMMENT = re.compile(r"[\s(]*(/\*|--)")
 _EXECUTED_COMMENTS = ("/*!", "/*M!")  # MySQL and MariaDB execute these
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # the protocol's SERVER_STATUS_IN_TRANS, …_AUTOCOMMIT
-_Lock = type(threading.Lock())  # of psycopg's connections for threads
-_IDLE = 0  # libpq's PQTRANS_IDLE
-_NO_PIPELINE, _DONE = 0, 1  # libpq's PQ_PIPELINE_OFF, PGRES_COMMAND_OK
-_SQLSTATE = ord("C")  # libpq's PG_DIAG_SQLSTATE
 _NO_SUCH_SAVEPOINT_ON_MYSQL = 1305
 _NO_SUCH_SAVEPOINT = ("3B001", "25P01")  # 25P01: no transaction is open
 _ABORTED = "25P02"  # PostgreSQL executes nothing but a rollback
@@ -396,9 +392,9 @@ def status_of(connection: Connection) -> Callable[[], bool] | None:
     match connection.dialect.driver:
         case "psycopg" | "psycopg_async":
             libpq = driver.pgconn
-            return lambda: bool(libpq.transaction_status != _IDLE)
+            return lambda: bool(libpq.transaction_status != IDLE)
         case "psycopg2":
-            return lambda: bool(driver.get_transaction_status() != _IDLE)
+            return lambda: bool(driver.get_transaction_status() != IDLE)
         case "asyncpg":
             return lambda: bool(driver.is_in_transaction())
         case "pymysql" | "aiomysql":
@@ -518,33 +514,8 @@ def commit_and_chain(connection: PoolProxiedConnection) -> None:
         return
     with driver.lock:
         result = libpq.exec_(_CHAIN.encode())
-    if result.status != _DONE:
+    if result.status != DONE:
         raise error_of(result)
-
-
-def free_libpq(driver: Any) -> Any:
-    """Return the libpq connection of psycopg's, to which a statement may be sent at once.
-
-    None: another driver or psycopg for asyncio, a pipeline that somebody left open, or no open
-    transaction, which a cursor would begin.
-    """
-    libpq: Any = getattr(driver, "pgconn", None)
-    is_free = (
-        libpq is not None
-        and isinstance(driver.lock, _Lock)
-        and libpq.pipeline_status == _NO_PIPELINE
-        and libpq.transaction_status != _IDLE
-    )
-    return libpq if is_free else None
-
-
-def error_of(result: Any) -> Exception:
-    """Return psycopg's error of a failed statement."""
-    import psycopg  # noqa: PLC0415 - an extra, and there if there is such a result
-
-    if result.error_field(_SQLSTATE) is None:  # the server has not answered: the connection is lost
-        return psycopg.OperationalError(result.error_message.decode("utf-8", "replace").strip())
-    return psycopg.errors.error_from_result(result)
 
 
 def _can_chain(dialect: Dialect) -> bool:

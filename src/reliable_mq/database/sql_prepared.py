@@ -28,14 +28,14 @@ from weakref import WeakSet
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.database.sql_handler_session import error_of, free_libpq, running_session
+from reliable_mq.database.sql_handler_session import running_session
+from reliable_mq.database.sql_libpq import DONE, ROWS, error_of, free_libpq
 from reliable_mq.database.sql_types import UtcDateTime
 
 _on_driver: WeakSet[Dialect] = WeakSet()
 _raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
 
 Treatment = Callable[[Any], Any]
-_DONE, _ROWS = 1, 2  # libpq's PGRES_COMMAND_OK, PGRES_TUPLES_OK
 _UNKNOWN, _BYTEA = 0, 17  # the types that psycopg gives to texts and NULL, and to bytes
 _NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
@@ -140,9 +140,9 @@ def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_An
         names.move_to_end(named.key)
     with driver.lock:
         result = driver.pgconn.exec_prepared(name, texts, named.formats)
-    if result.status == _DONE:
+    if result.status == DONE:
         return _Answer(result.command_tuples or 0)
-    if result.status != _ROWS:
+    if result.status != ROWS:
         raise error_of(result)
     value = result.get_value(0, 0) if result.ntuples else None
     if value is not None:
