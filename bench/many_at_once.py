@@ -12,37 +12,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from sqlalchemy import BigInteger, Column, MetaData, Numeric, Table, insert
-
 from bench import raw_results
+from bench.order_flow_app import AMOUNT, INSERT_EFFECT, Placed, metadata
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
 from reliable_mq.testing.local_servers import LocalPostgres, free_port
 
 BLOCK = 1000
 TOPIC = "many"
-AMOUNT = Decimal("12.50")
-metadata = MetaData()
-rows = Table(
-    "many_row",
-    metadata,
-    Column("id", BigInteger, primary_key=True),
-    Column("order_id", BigInteger, nullable=False),
-    Column("amount", Numeric(10, 2), nullable=False),
-)
-
-
-class Placed(BaseModel):
-    """A payload of two fields."""
-
-    order_id: int
-    amount: Decimal
-
 
 Write = Callable[[ReliableMQ, list[Placed]], None]
 
@@ -50,7 +30,7 @@ Write = Callable[[ReliableMQ, list[Placed]], None]
 def by_rows(mq: ReliableMQ, payloads: list[Placed]) -> None:
     """Insert a row of the business for each payload, without messages."""
     with mq.database.session() as session, session.begin():
-        session.execute(insert(rows), [each.model_dump() for each in payloads])
+        session.execute(INSERT_EFFECT, [each.model_dump() for each in payloads])
 
 
 def by_many(mq: ReliableMQ, payloads: list[Placed]) -> None:

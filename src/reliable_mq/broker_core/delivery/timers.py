@@ -90,7 +90,7 @@ class Timers:
         self._due = DuePositions()  # of the loaded slots
         self._loaded_ms = 0  # all slots before this time are in `_due`
         self._chain = -1  # next position to load of the slot at `_loaded_ms`; -1: not begun
-        self._settled: frozenset[int] = frozenset()  # log offsets of this slot that need nothing
+        self._needless: frozenset[int] = frozenset()  # log offsets of this slot that need nothing
         self._delivered_ms = 0
         self._late_ms = 0  # no message that was taken up too late is due later
         self._used_ms = 0  # the last slot from which something was delivered
@@ -245,7 +245,7 @@ class Timers:
                 if self._loaded_ms >= until_ms:
                     return
                 self._chain = files.slot(self._loaded_ms).last
-                self._settled = self.settled.take(self._loaded_ms)
+                self._needless = self.settled.take(self._loaded_ms)
             budget -= 1
             while self._chain >= 0 and budget > 0:
                 self._wait_for(self._chain, entry := files.entry(self._chain))
@@ -260,7 +260,7 @@ class Timers:
             if not self._files.is_expired(position):
                 broker_events.TIMER_ENTRY_MISSING.log(log, position=position)
             return
-        if entry.commit_log_offset in self._settled:
+        if entry.commit_log_offset in self._needless:
             self._used_ms = max(self._used_ms, entry.slot_ms)
             return
         if not entry.due_ms or entry.magic & DELETE:
