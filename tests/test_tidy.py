@@ -27,8 +27,6 @@ ONE_THING = {
     "gateway/http2.py": "one machine: what a connection of HTTP/2 may do",
     "telemetry/metrics.py": "one table: every metric that there is",
     "wire/command.py": "one format: a command's header in its two forms",
-    "client/consuming/asyncio_handler_pool.py": "worker tasks, how many there are, and their calls",
-    "client/consuming/consumer_group.py": "one group in one member: queues, messages, rates",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
