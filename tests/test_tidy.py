@@ -26,7 +26,6 @@ ONE_THING = {
     "runtime/server_connection.py": "one connection, and its share of a turn of the loop",
     "gateway/http2.py": "one machine: what a connection of HTTP/2 may do",
     "telemetry/metrics.py": "one table: every metric that there is",
-    "wire/command.py": "one format: a command's header in its two forms",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",

@@ -10,14 +10,7 @@ from tests.broker_core.broker_world import TOPIC, connection
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.command import (
-    Command,
-    SignedSend,
-    decode_command,
-    decode_signed_request,
-    encode_command,
-    request,
-)
+from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.request_signature import (
@@ -26,6 +19,7 @@ from reliable_mq.wire.request_signature import (
     add_signature,
     content_of_send,
 )
+from reliable_mq.wire.typed_command import SignedSend, decode_signed_request
 
 SEND = Ask.SEND_MESSAGE_V2
 # As Apache's client 5.4 sends it.

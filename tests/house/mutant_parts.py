@@ -314,19 +314,22 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
-        "wire/command.py",
-        "_encode_compact",
+        "wire/compact_header.py",
+        "encode_compact",
         "2**15 is its own negative among 16 bits",
         (
-            "code = (command.code + 32768 & 65535) - 32768",
-            "code = (command.code - 32768 & 65535) - 32768",
+            "code = (header.code + 32768 & 65535) - 32768",
+            "code = (header.code - 32768 & 65535) - 32768",
         ),
     ),
     **{
         each: why
-        for function in ("decode_command", "_decode_typed")
+        for file, function in (
+            ("wire/command.py", "decode_command"),
+            ("wire/typed_command.py", "_decode_typed"),
+        )
         for each, why in _in(
-            "wire/command.py",
+            file,
             function,
             "so short a header has no room for too many fields",
             (

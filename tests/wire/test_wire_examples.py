@@ -14,14 +14,7 @@ from reliable_mq.limits import (
 )
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import (
-    Command,
-    decode_command,
-    decode_request,
-    encode_command,
-    reply,
-    request,
-)
+from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
 from reliable_mq.wire.java_hash import KeyHashes, index_hash, index_hashes
 from reliable_mq.wire.record import (
@@ -42,6 +35,7 @@ from reliable_mq.wire.record_scan import (
     holds_records,
     valid_size_at,
 )
+from reliable_mq.wire.typed_command import decode_request
 
 IPV4, OTHER_IPV4, IPV6 = (
     pack_host("10.0.0.1", 1),

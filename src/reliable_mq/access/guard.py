@@ -22,9 +22,10 @@ from reliable_mq.access.rules import RULES
 from reliable_mq.access.users import AccessRefused, User
 from reliable_mq.limits import NAME_LENGTH_MAX
 from reliable_mq.wire.codes import RequestCode as Code
-from reliable_mq.wire.command import Command, SignedSend
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, content_of_send
+from reliable_mq.wire.typed_command import SignedSend
 
 _DECIDED_MAX = 20_000  # decisions that are kept; an entry takes about 300 bytes
 _NAMES_SIZE_MAX = 2 * NAME_LENGTH_MAX

@@ -23,8 +23,9 @@ from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.tls_contexts import reason_of
 from reliable_mq.telemetry import client_events
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply, encode_command
+from reliable_mq.wire.command import REPLY_FLAG, Command, encode_command
 from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.typed_command import decode_reply
 
 log = limited_log(__name__)
 

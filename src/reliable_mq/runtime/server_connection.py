@@ -31,10 +31,11 @@ from reliable_mq.runtime.outbox import Outbox
 from reliable_mq.runtime.tls_connection import is_hello
 from reliable_mq.runtime.wrong_ports import at_remoting_port, refuse, tell
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
 from reliable_mq.wire.record import pack_host
+from reliable_mq.wire.typed_command import decode_request
 
 log = limited_log(__name__)
 

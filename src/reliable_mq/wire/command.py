@@ -4,31 +4,28 @@ Two header formats carry the same fields. A reply uses the format of its request
 
     JSON       {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,
                 "serializeTypeCurrentRPC":"JSON","version":493}
-    ROCKETMQ   code i16 | language u8 | version i16 | opaque i32 | flag i32
-               | remark length i32, remark | ext length i32, repeated (key length i16, key,
-               value length i32, value)
+    ROCKETMQ   numbers and sized texts: see `compact_header`
 
 Flag bit 0 marks a reply, bit 1 a request without a reply. `opaque` links a reply to its request; it
-is a counter of the sender. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSerializable`.
+is a counter of the sender. Source: Apache RocketMQ `RemotingCommand`.
 """
 
 import re
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FIELDS_MAX, SHORT_HEADER_SIZE, SLOW_TEXT_SIZE_MAX
+from reliable_mq.wire.compact_header import decode_compact, encode_compact
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
 from reliable_mq.wire.headers import (
     PullMessageHeader,
     PullResultHeader,
     SendMessageHeaderV2,
     SendResultHeader,
-    SignedSendHeader,
 )
 from reliable_mq.wire.java_int import I32
 from reliable_mq.wire.pop_headers import AckMessageHeader
@@ -39,14 +36,6 @@ LANGUAGE = "PYTHON"
 REPLY_FLAG = 0b01
 ONE_WAY_FLAG = 0b10
 
-LANGUAGES = (
-    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
-    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
-)
-"""The names of clients' languages, by their numbers."""
-_LANGUAGE_BYTES = {name: code for code, name in enumerate(LANGUAGES)}
-_OTHER = _LANGUAGE_BYTES["OTHER"]
-
 
 @decodable
 class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
@@ -54,9 +43,9 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
 
     All values of `ext_fields` are text ("true", "42"), as the protocol says. A field that is not in
     a JSON header has its default. `body` and `serialize_type` come from the frame, never from the
-    header. `decode_request` may put the fields of a send, a pull or an acknowledgement into
-    `send_header`, `pull_header` or `ack_header` instead of `ext_fields`; `decode_reply` may put
-    them into `send_result` or `pull_result`.
+    header. `typed_command` has decoders that may put the fields of a send, a pull or an
+    acknowledgement into `send_header`, `pull_header` or `ack_header` instead of `ext_fields`, and
+    those of a reply into `send_result` or `pull_result`.
     """
 
     code: I32
@@ -133,7 +122,8 @@ class _JsonHeader(msgspec.Struct):
     version: int
 
 
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What a decoder of JSON raises when it does not understand a header."""
 
 _decode_json = msgspec.json.Decoder(Command).decode
 _encode_json = msgspec.json.Encoder().encode
@@ -147,13 +137,14 @@ def decode_command(frame: Frame) -> Command:
     """
     if frame.serialize_type == JSON:
         if len(frame.header) > SHORT_HEADER_SIZE:
-            _check_field_count(frame.header)
+            check_field_count(frame.header)
         try:
             command = _decode_json(frame.header)
-        except _UNREADABLE:
+        except UNREADABLE:
             command = _decode_json_of_any_shape(frame.header)
     elif frame.serialize_type == ROCKETMQ:
-        command = _decode_compact(frame.header)
+        code, language, version, opaque, flag, remark, fields = decode_compact(frame.header)
+        command = Command(code, opaque, flag, language, version, remark, fields)
     else:
         raise FrameError(f"unknown serialize type {frame.serialize_type}")
     command.body = frame.body
@@ -163,162 +154,7 @@ def decode_command(frame: Frame) -> Command:
     return command
 
 
-def _hidden(name: str, **default: Any) -> Any:
-    """Rename a field on the wire, so that a header cannot set it."""
-    return msgspec.field(name=f"({name})", **default)
-
-
-class _Typed(Command, gc=False, kw_only=True):
-    """A command with a JSON header that is decoded in one pass, its fields as one object."""
-
-    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
-    body: bytes = _hidden("body", default=b"")
-    serialize_type: int = _hidden("serialize_type", default=JSON)
-    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
-    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
-    ack_header: AckMessageHeader | None = _hidden("ack_header", default=None)
-    send_result: SendResultHeader | None = _hidden("send_result", default=None)
-    pull_result: PullResultHeader | None = _hidden("pull_result", default=None)
-
-
-@decodable
-class _Send(_Typed, gc=False, kw_only=True):
-    """A send."""
-
-    send_header: SendMessageHeaderV2 | None = msgspec.field(name="extFields")
-
-
-@decodable
-class _Pull(_Typed, gc=False, kw_only=True):
-    """A pull."""
-
-    pull_header: PullMessageHeader | None = msgspec.field(name="extFields")
-
-
-@decodable
-class _Ack(_Typed, gc=False, kw_only=True):
-    """An acknowledgement of a popped message."""
-
-    ack_header: AckMessageHeader | None = msgspec.field(name="extFields")
-
-
-@decodable
-class _SendResult(_Typed, gc=False, kw_only=True):
-    """The reply to a send."""
-
-    send_result: SendResultHeader | None = msgspec.field(name="extFields")
-
-
-@decodable
-class _PullResult(_Typed, gc=False, kw_only=True):
-    """The reply to a pull that found messages."""
-
-    pull_result: PullResultHeader | None = msgspec.field(name="extFields")
-
-
-_SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson writes them
-_PULLS = (b'{"code":11,', b'{"code":361,')  # PULL_MESSAGE, LITE_PULL_MESSAGE
-_ACK = b'{"code":200051,'  # ACK_MESSAGE
-_decode_json_send = msgspec.json.Decoder(_Send, strict=False).decode
-_decode_json_pull = msgspec.json.Decoder(_Pull, strict=False).decode
-_decode_json_ack = msgspec.json.Decoder(_Ack, strict=False).decode
-
-
-def decode_request(frame: Frame) -> Command:
-    """Return the command in `frame`; sends, pulls and acknowledgements have typed headers.
-
-    This is a broker's hot path.
-
-    If a typed header does not parse, the general decoder reads it and reports the fault.
-
-    Raises:
-        FrameError: when the header is not in the format that the frame names.
-    """
-    header = frame.header
-    if frame.serialize_type == JSON:
-        if header.startswith(_SENDS):
-            return _decode_typed(_decode_json_send, frame)
-        if header.startswith(_PULLS):
-            return _decode_typed(_decode_json_pull, frame)
-        if header.startswith(_ACK):
-            return _decode_typed(_decode_json_ack, frame)
-    return decode_command(frame)
-
-
-_NO_FRAME = Frame(JSON, b"", b"")
-
-
-@decodable
-class SignedSend(_Typed, gc=False, kw_only=True):
-    """A send with a signature, its fields as one object. `frame` has the same fields as texts."""
-
-    send_header: SignedSendHeader = msgspec.field(name="extFields")
-    frame: Frame = _hidden("frame", default=_NO_FRAME)
-
-    def in_general(self) -> Command:
-        """Return the same request with its fields as texts."""
-        return decode_command(self.frame)
-
-
-_decode_json_signed_send = msgspec.json.Decoder(SignedSend, strict=False).decode
-
-
-def decode_signed_request(frame: Frame) -> Command:
-    """Return the command in `frame`; a send with the fields of Apache's client is a `SignedSend`.
-
-    Every other request has its fields as texts: a signature covers fields that no header knows.
-
-    Raises:
-        FrameError: when the header is not in the format that the frame names.
-    """
-    header = frame.header
-    if frame.serialize_type == JSON and header.startswith(_SENDS):
-        command = _decode_typed(_decode_json_signed_send, frame)
-        if type(command) is SignedSend:
-            command.frame = frame
-        return command
-    return decode_command(frame)
-
-
-_STORED = b'{"code":0,"extFields":{'  # how fastjson begins a successful reply with fields
-_OF_A_SEND, _OF_A_PULL = b'"queueOffset":', b'"nextBeginOffset":'
-_decode_json_send_result = msgspec.json.Decoder(_SendResult, strict=False).decode
-_decode_json_pull_result = msgspec.json.Decoder(_PullResult, strict=False).decode
-
-
-def decode_reply(frame: Frame) -> Command:
-    """Return the command in `frame`; replies to sends and pulls may have typed headers.
-
-    This is a client's hot path.
-
-    If a typed header does not parse, the general decoder reads it and reports the fault.
-
-    Raises:
-        FrameError: when the header is not in the format that the frame names.
-    """
-    header = frame.header
-    if frame.serialize_type == JSON and header.startswith(_STORED):
-        if _OF_A_SEND in header:
-            return _decode_typed(_decode_json_send_result, frame)
-        if _OF_A_PULL in header:
-            return _decode_typed(_decode_json_pull_result, frame)
-    return decode_command(frame)
-
-
-def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
-    """Return the command that `decode` reads; if `decode` fails, use the general decoder."""
-    if len(frame.header) > SHORT_HEADER_SIZE:
-        _check_field_count(frame.header)
-    try:
-        command = decode(frame.header)
-    except _UNREADABLE:
-        return decode_command(frame)
-    command.body = frame.body
-    command.serialize_type = JSON
-    return command
-
-
-def _check_field_count(header: bytes) -> None:
+def check_field_count(header: bytes) -> None:
     """Raise `FrameError` when a JSON header has too many fields, before the fields are decoded.
 
     A field has four unescaped quotes. A name or value that ends with a backslash hides a quote, so
@@ -342,7 +178,7 @@ def encode_command(command: Command) -> bytes:
         if command.serialize_type == JSON:
             header = _encode_json_header(command)
         elif command.serialize_type == ROCKETMQ:
-            header = _encode_compact(command)
+            header = encode_compact(command)
         else:
             raise FrameError(f"unknown serialize type {command.serialize_type}")
     except UnicodeEncodeError as error:
@@ -383,7 +219,7 @@ def _decode_json_of_any_shape(header: bytes) -> Command:
         ext = msgspec.convert(fields.get("extFields") or {}, dict[str, object])
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise FrameError(f"the header is not a command: {header[:80]!r}") from error
 
 
@@ -405,66 +241,3 @@ _NAMES = ("code", "opaque", "flag", "language", "version", "remark")
 
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-_COMPACT_FIXED = struct.Struct(">hBhii")
-_I16 = struct.Struct(">h")
-_I32 = struct.Struct(">i")
-
-
-def _encode_compact(command: Command) -> bytes:
-    remark = (command.remark or "").encode()
-    parts: list[bytes] = []
-    for key, value in command.ext_fields.items():
-        key_bytes = key.encode()
-        value_bytes = value.encode()
-        parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
-    ext = b"".join(parts)
-    code = (command.code + 0x8000 & 0xFFFF) - 0x8000  # this format has only 16 bits
-    fixed = _COMPACT_FIXED.pack(
-        code,
-        _LANGUAGE_BYTES.get(command.language, _OTHER),
-        command.version,
-        command.opaque,
-        command.flag,
-    )
-    return b"".join((fixed, _I32.pack(len(remark)), remark, _I32.pack(len(ext)), ext))
-
-
-def _decode_compact(header: bytes) -> Command:
-    try:
-        code, language, version, opaque, flag = _COMPACT_FIXED.unpack_from(header)
-        remark, at = _sized_text(header, _COMPACT_FIXED.size, _I32)
-        (ext_length,) = _I32.unpack_from(header, at)
-        at += 4
-        end = at + ext_length
-        if not at <= end <= len(header):
-            raise FrameError(f"ext fields of {ext_length} bytes exceed the header of {len(header)}")
-        ext: dict[str, str] = {}
-        for _ in range(FIELDS_MAX):
-            if at >= end:
-                break
-            key, at = _sized_text(header, at, _I16)
-            ext[key], at = _sized_text(header, at, _I32)
-        if at < end:
-            raise FrameError(f"the header is not a command: it has more than {FIELDS_MAX} fields")
-    except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"the header is not a command: {header[:80]!r}") from error
-    return Command(
-        code=code,
-        opaque=opaque,
-        flag=flag,
-        language=LANGUAGES[language] if language < len(LANGUAGES) else "OTHER",
-        version=version,
-        remark=remark or None,
-        ext_fields=ext,
-    )
-
-
-def _sized_text(buffer: bytes, at: int, size: struct.Struct) -> tuple[str, int]:
-    (length,) = size.unpack_from(buffer, at)
-    start = at + size.size
-    end = start + length
-    if not start <= end <= len(buffer):
-        raise FrameError(f"a text of {length} bytes at {at} exceeds the header of {len(buffer)}")
-    return buffer[start:end].decode(), end
