@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
 from reliable_mq.wire.known_send import KnownSends, SendShape, SendShapes, shape_of
-from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.record_form import RecordForm
 
 FORM = RecordForm(b"t", 0, 0, bytes(8), bytes(8), 0, (b"", b""), 32, 0)
 FIELDS = {

@@ -26,8 +26,8 @@ from reliable_mq.wire.pop_records import (
     encode_checkpoint,
 )
 from reliable_mq.wire.popped_record import with_handle, without_pop_properties
-from reliable_mq.wire.record import decode_record, encode_stored, pack_host
-from reliable_mq.wire.record_encode import record_size, topic_part
+from reliable_mq.wire.record import decode_record, pack_host
+from reliable_mq.wire.record_encode import encode_stored, record_size, topic_part
 
 # Written by Apache RocketMQ 5.4.0.
 CHECKPOINT = (

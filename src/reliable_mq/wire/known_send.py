@@ -29,7 +29,7 @@ from reliable_mq.wire.frame import (
     header_info,
 )
 from reliable_mq.wire.headers import HeaderInvalid, SendMessageHeaderV2
-from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.record_form import RecordForm
 from reliable_mq.wire.request_signature import RequestSigner
 from reliable_mq.wire.rows import are_numbers, columns_of
 from reliable_mq.wire.send_signature import LETTERS, SendSignature, signature_in

@@ -16,14 +16,14 @@ Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`,
 
 import ipaddress
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
 
 import msgspec
 from isal.isal_zlib import crc32
 
-from reliable_mq.errors import MessageRefused, RecordError, UsageError
+from reliable_mq.errors import RecordError, UsageError
 from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.wire.properties import decode_properties
 
@@ -166,113 +166,6 @@ def fixed_for(born_host: bytes, store_host: bytes) -> tuple[struct.Struct, int]:
         return _FIXED_BY_HOSTS[len(born_host), len(store_host)]
     except KeyError:
         raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
-
-
-def encode_stored(
-    magic: int,
-    topic: bytes,
-    size: int,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    commit_log_offset: int,
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_transaction_offset: int,
-) -> bytes:
-    """Return the stored bytes of a message (a broker's hot path).
-
-    Args:
-        magic: the magic of the topic's records, from `record_encode.topic_part`.
-        topic: the topic's length and name, from there.
-        size: from `record_encode.record_size`.
-
-    Other arguments are fields of `Record`.
-
-    Raises:
-        MessageRefused: when a number does not fit into its bytes.
-        UsageError: when a host is not packed.
-    """
-    fixed, host_flags = fixed_for(born_host, store_host)
-    try:
-        head = fixed.pack(
-            size,
-            magic,
-            crc32(body) & CRC_MASK,
-            queue_id,
-            flag,
-            queue_offset,
-            commit_log_offset,
-            sys_flag & ~HOST_V6_FLAGS | host_flags,
-            born_time_ms,
-            born_host,
-            store_time_ms,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            len(body),
-        )
-    except struct.error as error:
-        raise MessageRefused(
-            f"a number does not fit into its field of the record: {error}"
-        ) from error
-    return b"".join((head, body, topic, _I16.pack(len(properties)), properties))
-
-
-def record_former(
-    shared: tuple[Callable[..., bytes], int, int, int],
-    hosts: tuple[bytes, bytes, int],
-    around_key: tuple[bytes, bytes],
-) -> Callable[[int, int, int, int, int, int, bytes, bytes], bytes]:
-    """Return what encodes a record of messages that are alike (a broker's hot path).
-
-    It receives size, queue, queue offset, log offset, time of birth, store time, body, unique key.
-
-    Args:
-        shared: the `pack` of the fixed fields, the magic, the flag, and the flags of the record.
-        hosts: the packed producer and broker, and how often the messages were delivered before.
-        around_key: what stands between body and unique key, and behind the unique key.
-    """
-    pack, magic, flag, sys_flag = shared
-    born_host, store_host, times = hosts
-    before_key, after_key = around_key
-
-    def encode(
-        size: int,
-        queue_id: int,
-        number: int,
-        offset: int,
-        born_time_ms: int,
-        time_ms: int,
-        body: bytes,
-        key: bytes,
-    ) -> bytes:
-        head = pack(
-            size,
-            magic,
-            crc32(body) & CRC_MASK,
-            queue_id,
-            flag,
-            number,
-            offset,
-            sys_flag,
-            born_time_ms,
-            born_host,
-            time_ms,
-            store_host,
-            times,
-            0,
-            len(body),
-        )
-        return b"".join((head, body, before_key, key, after_key))
-
-    return encode
 
 
 def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool = False) -> Record:

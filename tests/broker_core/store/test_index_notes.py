@@ -27,7 +27,8 @@ from reliable_mq.broker_core.store.message_index import FOLDER, IndexSizes, Mess
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.record import Record
-from reliable_mq.wire.record_encode import RecordForm, encode_record
+from reliable_mq.wire.record_encode import encode_record
+from reliable_mq.wire.record_form import RecordForm
 
 PREFIX = "7F0000010A2C18B4AAC25B8B"
 AROUND = st.lists(ANY | KEYS | st.just("UNIQ_KEY\x01one-more\x02"), max_size=3).map("".join)

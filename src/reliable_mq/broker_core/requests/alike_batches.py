@@ -16,7 +16,7 @@ from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.wire.batch_body import AlikeBatch
 from reliable_mq.wire.popped_record import may_have_pop_properties
 from reliable_mq.wire.properties import PROPERTY_SEPARATOR
-from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.record_form import RecordForm
 
 _END = PROPERTY_SEPARATOR.encode()
 _REMEMBERED_SIZE_MAX = 1024  # bytes of properties

@@ -21,7 +21,7 @@ from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
 from reliable_mq.wire.record import BLANK_SIZE
-from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.record_form import RecordForm
 
 _UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
 _NO_LANES: Mapping[bytes, Lane] = {}

@@ -21,8 +21,9 @@ from reliable_mq.broker_core.store.consume_queue import pack_unit
 from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane, LaneKey
 from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
-from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK, encode_stored
-from reliable_mq.wire.record_encode import RecordForm, record_size, record_sizes
+from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK
+from reliable_mq.wire.record_encode import encode_stored, record_size, record_sizes
+from reliable_mq.wire.record_form import RecordForm
 from reliable_mq.wire.record_run import RecordRun
 
 

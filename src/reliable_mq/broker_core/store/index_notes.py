@@ -17,7 +17,7 @@ from reliable_mq.broker_core.store.indexed_topic import make_room
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.java_hash import TAIL, KeyHashes
 from reliable_mq.wire.properties import KEYS, UNIQ_KEY, property_value
-from reliable_mq.wire.record_encode import RecordForm
+from reliable_mq.wire.record_form import RecordForm
 
 _NOTED_MAX = 262_144  # messages; those with a key of 32 bytes have 13 MB
 _TOGETHER_MAX = 256  # messages of one note; the index lists whole notes
