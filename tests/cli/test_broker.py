@@ -15,9 +15,10 @@ from tests.runtime.tls_world import Certificates
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run
 from reliable_mq.runtime.addresses import advertised_ip
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.record import Record, address_of, iter_records
+from reliable_mq.wire.record import Record, iter_records
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"

@@ -49,9 +49,9 @@ from reliable_mq.limits import (
     WAITING_PULLS_SIZE_MAX,
     WAITING_PULLS_SIZE_OF_CONNECTION_MAX,
 )
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TRACE_ON
-from reliable_mq.wire.record import address_of
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"

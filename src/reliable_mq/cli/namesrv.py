@@ -21,7 +21,7 @@ from reliable_mq.runtime.name_server_guard import take_guard
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_settings import is_exposed, take_tls
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.record import address_of
+from reliable_mq.wire.addresses import address_of
 
 log = limited_log(__name__)
 

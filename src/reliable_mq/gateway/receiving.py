@@ -18,11 +18,12 @@ from reliable_mq.gateway.sending import BORN_HOST, TRACE_CONTEXT
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.wire import properties as p
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.compression import decompress
 from reliable_mq.wire.pop_answer import handles_of
 from reliable_mq.wire.pop_handle import NORMAL, message_place
 from reliable_mq.wire.properties import decode_properties
-from reliable_mq.wire.record import Record, address_of, iter_records, unpack_host
+from reliable_mq.wire.record import Record, iter_records, unpack_host
 
 _MD5, _IDENTITY, _GZIP = 2, 1, 2
 _COMPRESSED, _OTHER_KIND = 0x1, 0x300

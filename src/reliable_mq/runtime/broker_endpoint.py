@@ -18,8 +18,8 @@ from reliable_mq.runtime.grpc_upstream import GrpcUpstream
 from reliable_mq.runtime.grpc_users import signer_of, users_of_guard
 from reliable_mq.runtime.loop_figures import LoopFigures
 from reliable_mq.runtime.self_signed import endpoint_tls
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.record import address_of
 
 
 class BrokerEndpoint:

@@ -43,8 +43,8 @@ from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 

@@ -30,9 +30,9 @@ from reliable_mq.runtime.broker_members import ASKING_FAULTS
 from reliable_mq.runtime.registrar import asking_links
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 

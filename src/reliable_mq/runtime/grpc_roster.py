@@ -14,8 +14,8 @@ from reliable_mq.broker_core.guests import Guests
 from reliable_mq.gateway.asyncio_questions import subscriptions_of
 from reliable_mq.gateway.codes import ClientKind
 from reliable_mq.gateway.sessions import Session
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.compact_header import LANGUAGES
-from reliable_mq.wire.record import address_of
 
 _VERSION = 413  # MQVersion.V5_0_0, which Apache's proxy says of all of them
 

@@ -25,7 +25,7 @@ from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.host_names import bound_sockets, reason_of
 from reliable_mq.runtime.slave_door import SlaveDoor
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.record import address_of
+from reliable_mq.wire.addresses import address_of
 
 log = limited_log(__name__)
 

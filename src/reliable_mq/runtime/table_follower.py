@@ -24,10 +24,10 @@ from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import FaultRate
+from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_properties import parse_properties
-from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 

@@ -27,3 +27,9 @@ def split_addresses(text: str) -> tuple[str, ...]:
                 f"name server {shown} is no host:port: it has no port{example}"
             )
     return addresses
+
+
+def address_of(host: str, port: int) -> str:
+    """Return "host:port", with an IPv6 address in brackets, as Apache's clients expect."""
+    is_bare = ":" in host and not host.startswith("[")
+    return f"[{host}]:{port}" if is_bare else f"{host}:{port}"

@@ -125,12 +125,6 @@ def unpack_host(packed: bytes) -> tuple[str, int]:
     return str(ipaddress.ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big", signed=True)
 
 
-def address_of(host: str, port: int) -> str:
-    """Return "host:port", with an IPv6 address in brackets, as Apache's clients expect."""
-    is_bare = ":" in host and not host.startswith("[")
-    return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
-
-
 def record_size_at(buffer: bytes | memoryview, at: int) -> int:
     """Return the size of the record that begins at `at`, or 0 when no record begins there.
 
