@@ -31,8 +31,6 @@ ONE_THING = {
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
     "outbox/relay.py": "one relay: its lanes, a send of stubs, and what is recorded of it",
     "outbox/sql_stubs.py": "one table's statements: new stubs, what to send, what was sent",
-    "testing/database_contract.py": "one contract, which a test module makes one subclass of",
-    "testing/message_world.py": "one class, the world of a test with all its verbs",
 }
 COLUMNS_MAX = 100
 

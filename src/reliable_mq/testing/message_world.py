@@ -33,6 +33,7 @@ from reliable_mq.periodic.thread_periodic import PeriodicSender
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.testing.crash_points import taking_steps
 from reliable_mq.testing.crash_switch import Crashed, CrashSwitch
+from reliable_mq.testing.effect_check import EffectCheck
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import MemoryBroker
@@ -373,56 +374,8 @@ class MessageWorld:
         Raises:
             AssertionError: names the fault and how many effects there were.
         """
-        tried = []
-        for name, begin in self._fault_actions().items():
-            subject = act()
-            begin()
-            self.deliver()
-            self.faults.clear()
-            self._check_once(name, subject, effects)
-            tried.append(name)
-        if every_step:
-            tried += self._die_everywhere(act, effects)
-        return tried
-
-    def _die_everywhere(self, act: Callable[[], Any], effects: Callable[[Any], int]) -> list[str]:
-        """Die at every step that is known, while lives tell of new ones; return their names."""
-        tried: dict[str, None] = {}
-        waiting = [""]  # no step has this name: the first run tells which there are
-        while waiting:
-            subject = act()
-            with self._dying(waiting[0]) as switch:
-                self.deliver()
-            name = f"killed at {waiting[0]}" if switch.dead else "nobody was killed"
-            self._check_once(name, subject, effects)
-            tried[waiting.pop(0)] = None
-            waiting += [
-                each for each in dict.fromkeys(switch.names) if each not in {*tried, *waiting}
-            ]
-        return [f"killed at {step}" for step in tried if step]
-
-    def _fault_actions(self) -> dict[str, Callable[[], None]]:
-        faults = self.faults
-
-        def leave_broker() -> None:
-            faults.is_broker_away = True
-
-        found: dict[str, Callable[[], None]] = {
-            "nothing goes wrong": lambda: None,
-            "a duplicate": faults.duplicate,
-            "a lost acknowledgement": faults.lose_acknowledgement,
-            "a lost reply": faults.lose_reply,
-            "no broker": leave_broker,
-        }
-        if self.leases is not None:
-            found["leases forgotten"] = self.leases.flush
-        return found
-
-    def _check_once(self, fault: str, subject: Any, effects: Callable[[Any], int]) -> None:
-        self.settle()
-        count = effects(subject)
-        if count != 1:
-            raise AssertionError(f"{fault}: {count} effects of {subject!r} instead of one")
+        check = EffectCheck(self, act, effects)
+        return check.run(self._dying if every_step else None)
 
 
 async def _close(connection: Any) -> None:
