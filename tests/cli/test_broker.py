@@ -22,8 +22,7 @@ from reliable_mq.wire.record import Record, iter_records
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
-START_SECONDS = 30.0
-SEGMENT_SIZE = 128 * 1024
+START_SECONDS, SEGMENT_SIZE = 30.0, 128 * 1024
 FREE_PORTS = ("--port", "0", "--namesrv-port", "0")
 NEVER_BUSY = ("--set", "osPageCacheBusyTimeOutMills=3600000")  # on a disk that others use
 

@@ -324,12 +324,9 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **{
         each: why
-        for file, function in (
-            ("wire/command.py", "decode_command"),
-            ("wire/typed_command.py", "_decode_typed"),
-        )
+        for file, function in (("command", "decode_command"), ("typed_command", "_decode_typed"))
         for each, why in _in(
-            file,
+            f"wire/{file}.py",
             function,
             "so short a header has no room for too many fields",
             (
