@@ -172,6 +172,7 @@ def test_every_declared_metric_has_a_sample_in_some_process_and_no_other_is_serv
     until(lambda: value(resend_port, "reliable_mq_outbox_unconfirmed_stubs", topic="bills") == 1)
     until(lambda: value(run_port, "reliable_mq_dead_letters_open", group="payments") == 1)
     until(lambda: value(shop.broker_port, "reliable_mq_broker_messages_out_total") >= 2)
+    until(lambda: scraped(shop.broker_port)["reliable_mq_broker_consumer_lag_seconds"].samples)
     until(lambda: value(shop.broker_port, "reliable_mq_broker_slave_sent_bytes_total") > 0)
     until(lambda: value(slave_port, "reliable_mq_broker_master_received_bytes_total") > 0)
 

@@ -199,6 +199,10 @@ class OffsetTable:
         """Return the groups that have an offset in the topic."""
         return sorted(self._groups.get(topic, ()))
 
+    def pairs(self) -> Iterable[tuple[str, str]]:
+        """Return the pairs of topic and group that have an offset; not to be kept."""
+        return self._offsets.keys()
+
     def rows(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield group, topic, queue and offset of each committed offset."""
         for (topic, group), queues in self._offsets.items():

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from reliable_mq.broker_core.consumer_ages import ConsumerAges
 from reliable_mq.broker_core.figures import broker_samples
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.line_limit import limited_log
@@ -71,8 +72,12 @@ def connection_samples(prefix: str, listener: Listener, tls: ServerTls | None) -
 def measure_broker(state: BrokerState, listener: Listener, tls: ServerTls) -> LoopFigures:
     """Note the figures of a broker from now on, on the running loop; return them."""
 
+    ages = ConsumerAges(state)
+
     def take() -> Iterator[Sample]:
-        yield from broker_samples(state, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        yield from broker_samples(state, now_ms)
+        yield from ages.samples(now_ms)
         yield from connection_samples("reliable_mq_broker_", listener, tls)
 
     return LoopFigures(take, "broker")

@@ -348,6 +348,12 @@ _BROKER = (
     _of_broker("popped_messages", "Popped messages that are in flight"),
     _of_broker("topics", "Topics, the broker's own included"),
     _of_broker("consumer_groups", "Known consumer groups"),
+    _of_broker(
+        "consumer_lag_seconds",
+        "Age of the oldest message that a group has not consumed, at a master; 0: there is none",
+        unit="seconds",
+        labels=_BY_GROUP,
+    ),
     _of_broker("commit_log_start_bytes", "Log offset of the oldest kept message", unit="bytes"),
     _of_broker("commit_log_end_bytes", "Log offset behind the newest message", unit="bytes"),
     _of_broker("flush_lag_bytes", "Bytes of the log that are not synced yet", unit="bytes"),

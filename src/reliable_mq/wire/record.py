@@ -63,6 +63,7 @@ _FIXED_BY_HOSTS = {
 }
 _FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
 _SYS_FLAG_AT = 36
+_STORE_TIME = 10  # the place of STORETIMESTAMP among the fields before the body
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
@@ -249,6 +250,25 @@ def body_end_in(head: bytes) -> int:
     if record_magic(head) not in _RECORD_MAGICS or body_length < 0:
         raise RecordError("no record begins here")
     return fixed.size + int(body_length)
+
+
+def store_time_in(head: bytes) -> int:
+    """Return when a record was stored, in milliseconds.
+
+    Args:
+        head: the first `RECORD_HEAD_SIZE_MAX` bytes of the record.
+
+    Raises:
+        RecordError: when the bytes are not the head of a record.
+    """
+    try:
+        (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
+        fields = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS].unpack_from(head)
+    except struct.error as error:
+        raise RecordError(f"{len(head)} bytes are not the head of a record") from error
+    if fields[1] not in _RECORD_MAGICS:
+        raise RecordError("no record begins here")
+    return int(fields[_STORE_TIME])
 
 
 def record_magic(head: bytes) -> int:

@@ -1,0 +1,120 @@
+"""The age of the oldest message that a group has not consumed, as a master's metrics show it."""
+
+import pytest
+from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
+from tests.broker_core.pop_world import PopWorld
+
+from reliable_mq.broker_core import consumer_ages
+from reliable_mq.broker_core.consumer_ages import ConsumerAges
+from reliable_mq.broker_core.names import TRANSACTION_GROUP
+from reliable_mq.testing.memory_disk import MemoryDisk
+
+
+def read(ages: ConsumerAges, now_ms: int) -> dict[tuple[str, ...], float]:
+    """Return the age in seconds by group and topic."""
+    return {sample.labels: sample.value for sample in ages.samples(now_ms)}
+
+
+def world_of(*ages_s: int, queues: int = 1) -> BrokerWorld:
+    """Return a broker with messages of these ages, of which nobody has consumed anything."""
+    world = BrokerWorld()
+    world.create_topic(TOPIC, queues=queues)
+    begin_ms = world.now_ms
+    for number, age_s in enumerate(ages_s):
+        world.now_ms = begin_ms + 1000 * (ages_s[0] - age_s)
+        world.send(b"m", queue_id=number % queues)
+    world.now_ms = begin_ms + 1000 * ages_s[0]
+    return world
+
+
+def test_the_age_is_that_of_the_oldest_unconsumed_message_and_zero_without_one() -> None:
+    world = world_of(50, 30, 20)
+    ages = ConsumerAges(world.state)
+    offsets = world.state.offsets
+
+    assert read(ages, world.now_ms) == {}, "a group without an offset has no figure"
+    for offset, age in ((0, 50.0), (1, 30.0), (2, 20.0), (3, 0.0)):
+        offsets.commit(GROUP, TOPIC, 0, offset)
+        assert read(ages, world.now_ms) == {(GROUP, TOPIC): age}
+
+
+def test_of_several_queues_the_oldest_message_counts() -> None:
+    world = world_of(50, 40, 30, 20, queues=2)
+    for queue_id in range(2):
+        world.state.offsets.commit(GROUP, TOPIC, queue_id, 1 - queue_id)
+
+    assert read(ConsumerAges(world.state), world.now_ms) == {(GROUP, TOPIC): 40.0}
+
+
+def test_an_age_grows_while_nothing_is_read_again() -> None:
+    world = world_of(50)
+    world.state.offsets.commit(GROUP, TOPIC, 0, 0)
+    ages = ConsumerAges(world.state)
+    read(ages, world.now_ms)
+
+    log = world.state.store.log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(log), "read", lambda *_: pytest.fail("it reads the log again"))
+        assert read(ages, world.now_ms + 7_000) == {(GROUP, TOPIC): 57.0}
+
+
+def test_what_is_popped_and_not_acknowledged_is_not_consumed() -> None:
+    world = PopWorld()
+    world.send(b"m")
+    world.pass_time(100)
+    (message,) = world.pop()
+    ages = ConsumerAges(world.state)
+    before = read(ages, world.now_ms + 60_000)
+
+    world.ack(message)
+    world.pass_time(100)
+
+    assert before[GROUP, TOPIC] > 60
+    assert read(ages, world.now_ms)[GROUP, TOPIC] == 0
+
+
+def test_groups_of_the_broker_itself_have_no_figure_and_a_removed_group_loses_it() -> None:
+    world = world_of(50)
+    offsets = world.state.offsets
+    offsets.commit(GROUP, TOPIC, 0, 0)
+    offsets.commit(TRANSACTION_GROUP, TOPIC, 0, 0)
+    ages = ConsumerAges(world.state)
+    assert read(ages, world.now_ms).keys() == {(GROUP, TOPIC)}
+
+    offsets.remove_group(GROUP)
+
+    assert read(ages, world.now_ms) == {}
+
+
+def test_a_slave_has_no_figures() -> None:
+    world = BrokerWorld(MemoryDisk(), brokerRole="SLAVE", brokerId="1")
+    world.state.offsets.commit(GROUP, TOPIC, 0, 0)
+
+    assert read(ConsumerAges(world.state), world.now_ms) == {}
+
+
+def test_a_turn_looks_at_few_queues_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_ages, "READS_A_TURN", 2)
+    world = world_of(50)
+    groups = [f"g{number}" for number in range(5)]
+    for group in groups:
+        world.state.offsets.commit(group, TOPIC, 0, 0)
+    ages = ConsumerAges(world.state)
+
+    seen = [len(read(ages, world.now_ms)) for _ in range(4)]
+
+    assert seen[0] < 5
+    assert seen[-1] == 5
+
+
+def test_only_so_many_pairs_of_group_and_topic_have_a_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_ages, "PAIRS_MAX", 3)
+    world = world_of(50)
+    for number in range(5):
+        world.state.offsets.commit(f"g{number}", TOPIC, 0, 0)
+
+    assert len(read(ConsumerAges(world.state), world.now_ms)) == 3
