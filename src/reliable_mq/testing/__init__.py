@@ -7,7 +7,7 @@
 - `crash_points`: the death of real processes, at the steps that `crash_watch` sees.
 - `local_servers`, `local_valkey_groups`: PostgreSQL and Valkey as child processes.
 - `contracts`, `database_contract`: the suites that a store of a third party must pass. The second
-  consists of `sender_contract` and `consumer_contract`, on a `database_under_test`.
+  consists of `sender_contract` and `consumer_contract`, on a `contract_database`.
 
 Stands outside the walk; nothing but `cli` imports it from here. `docs/how-to/testing.md` shows each
 part.

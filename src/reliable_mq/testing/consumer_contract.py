@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_calls import CallDecision, KeyedCall
 from reliable_mq.idempotency.sql_consume_log import LogLookup
-from reliable_mq.testing.database_under_test import (
+from reliable_mq.testing.contract_database import (
     LEASE,
     A,
     B,
-    DatabaseUnderTest,
+    ContractDatabase,
     Undo,
     entry,
     key_entry,
@@ -22,7 +22,7 @@ from reliable_mq.testing.database_under_test import (
 from reliable_mq.testing.manual_clock import ManualClock
 
 
-class ConsumerContract(DatabaseUnderTest):
+class ConsumerContract(ContractDatabase):
     """What a database promises to consumers."""
 
     def test_a_row_is_inserted_once_per_group_and_message(self) -> None:

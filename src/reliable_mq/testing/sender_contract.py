@@ -18,20 +18,20 @@ from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
 from reliable_mq.resend.due import DueKind
 from reliable_mq.retention.sql_keeping import retention_ledgers
-from reliable_mq.testing.database_under_test import (
+from reliable_mq.testing.contract_database import (
     ANYTHING,
     LEASE,
     WAITED_SECONDS,
     A,
     B,
-    DatabaseUnderTest,
+    ContractDatabase,
     Undo,
     entry,
     stub,
 )
 
 
-class SenderContract(DatabaseUnderTest):
+class SenderContract(ContractDatabase):
     """What a database promises to relays and schedulers."""
 
     def test_a_stub_comes_back_as_it_went_in(self) -> None:

@@ -30,7 +30,7 @@ class Undo(Exception):
     """Ends a savepoint or a transaction."""
 
 
-class DatabaseUnderTest:
+class ContractDatabase:
     """A database with our tables, empty before each test."""
 
     @pytest.fixture
