@@ -33,7 +33,7 @@ VALUES = frozenset(
         "settings",
         "signature",
     }
-    | {"setting_options", "telemetry", "topic", "trace_context", "transitions", "watched_time"}
+    | {"configuration", "telemetry", "topic", "trace_context", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {

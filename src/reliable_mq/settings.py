@@ -26,20 +26,20 @@ from pydantic_settings import (
 )
 
 from reliable_mq import old_names
+from reliable_mq.configuration.renamed_settings import RenamedSettings
+from reliable_mq.configuration.setting_faults import fault_of, not_json
+from reliable_mq.configuration.unknown_variables import PREFIX, TOLD_VARIABLE, meant_by
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import WORDS_OF_OTHERS, meant
 from reliable_mq.names import TABLE_PREFIX_PATTERN
-from reliable_mq.renamed_settings import RenamedSettings
 from reliable_mq.sensitive import checked_names
-from reliable_mq.setting_faults import fault_of, not_json
 from reliable_mq.signature import signer_of
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
-from reliable_mq.unknown_variables import PREFIX, TOLD_VARIABLE, meant_by
 
 if TYPE_CHECKING:
-    from reliable_mq.setting_options import AllSettingOptions
+    from reliable_mq.configuration.setting_options import AllSettingOptions
 
 log = logging.getLogger(__name__)
 

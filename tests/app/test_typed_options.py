@@ -6,11 +6,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from reliable_mq import ReliableMQ, Topic, injected
+from reliable_mq.configuration.setting_options import AllSettingOptions, SettingOptions
 from reliable_mq.console.application import ConsoleOptions, console_app
 from reliable_mq.console.http_oidc import OidcSettings
 from reliable_mq.consume.handler_types import ConsumerOptions, TopicOptions
 from reliable_mq.errors import UsageError
-from reliable_mq.setting_options import AllSettingOptions, SettingOptions
 from reliable_mq.settings import Settings
 
 OWN_PARAMETERS = {"broker", "database", "databases", "redis", "client"}

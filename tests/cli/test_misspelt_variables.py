@@ -10,10 +10,16 @@ from typing import get_type_hints
 import pytest
 
 from reliable_mq.cli.main import BAD_USAGE, run
+from reliable_mq.configuration.unknown_variables import (
+    _OPTIONS,
+    _WORDS,
+    OF_COMMANDS,
+    TOLD_VARIABLE,
+    meant_by,
+)
 from reliable_mq.consume.handler_types import ConsumerOptions
 from reliable_mq.misspelt import _OTHER_WORDS, WORDS_OF_OTHERS
 from reliable_mq.settings import Settings, unknown_variables
-from reliable_mq.unknown_variables import _OPTIONS, _WORDS, OF_COMMANDS, TOLD_VARIABLE, meant_by
 
 TABLES = ("--db", "sqlite:///nowhere.db")
 SAID = "RELIABLE_MQ_CONCURENCY sets nothing; did you mean the option concurrency of @mq.consumer?"

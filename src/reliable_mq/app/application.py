@@ -17,6 +17,7 @@ from reliable_mq.app.thread_upkeep import ResendControl, check_upkeep
 from reliable_mq.client.checked import check_value
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.configuration.setting_options import SettingOptions
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_databases import Databases
 from reliable_mq.database.sql_handler_session import refuse_second_transaction, running_session
@@ -36,7 +37,6 @@ from reliable_mq.periodic.declaration import PeriodicState
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.retention.retention import Retention
 from reliable_mq.runtime.stopped import StopSignal
-from reliable_mq.setting_options import SettingOptions
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings, naming_variables
 from reliable_mq.telemetry import application_events
 from reliable_mq.topic import Topic, name_of

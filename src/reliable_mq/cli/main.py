@@ -27,10 +27,10 @@ from reliable_mq.cli.misspelt_variables import tell_unknown_variables
 from reliable_mq.cli.remote_words import name_server_hint, words_of
 from reliable_mq.cli.saying import say_trouble
 from reliable_mq.cli.shared_options import note_place, pasteable
+from reliable_mq.configuration.unknown_variables import TOLD_VARIABLE
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, Unavailable, UsageError
 from reliable_mq.extras import how_to_install
 from reliable_mq.plain_text import printable_lines
-from reliable_mq.unknown_variables import TOLD_VARIABLE
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 
 from reliable_mq.cli.saying import say_raw, say_trouble
+from reliable_mq.configuration.unknown_variables import TOLD_VARIABLE, candidates
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.json_lines import JsonFormatter
-from reliable_mq.unknown_variables import TOLD_VARIABLE, candidates
 
 
 def tell_unknown_variables(words: Sequence[str]) -> None:
