@@ -27,6 +27,7 @@ from pydantic_settings import (
 
 from reliable_mq import old_names
 from reliable_mq.configuration.renamed_settings import RenamedSettings
+from reliable_mq.configuration.setting_choices import RetentionMode, RetentionWaits, Strictness
 from reliable_mq.configuration.setting_faults import fault_of, not_json
 from reliable_mq.configuration.unknown_variables import PREFIX, TOLD_VARIABLE, meant_by
 from reliable_mq.errors import ConfigurationError
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from reliable_mq.configuration.setting_options import AllSettingOptions
 
 log = logging.getLogger(__name__)
-
-Strictness = Literal["warn", "raise", "allow"]
-RetentionMode = Literal["rows", "partitions", "off"]
-RetentionWaits = Literal["auto", "yes", "no"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""

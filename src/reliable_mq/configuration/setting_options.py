@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 from pydantic import SecretStr
 
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.settings import RetentionMode, RetentionWaits, Strictness
+from reliable_mq.configuration.setting_choices import RetentionMode, RetentionWaits, Strictness
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
 

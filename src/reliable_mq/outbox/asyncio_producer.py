@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.configuration.setting_choices import Strictness
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.message_checks import check_message, size_of
@@ -25,7 +26,6 @@ from reliable_mq.outbox.composing import (
 )
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
 from reliable_mq.outbox.thread_link import ProcessLink
-from reliable_mq.settings import Strictness
 from reliable_mq.topic import Topic, name_of
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.configuration.setting_choices import RetentionWaits
 from reliable_mq.database.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.settings import RetentionWaits
 from reliable_mq.telemetry import application_events
 from reliable_mq.watched_time import (
     ClockReading,
