@@ -19,10 +19,13 @@ class WorkerDied(InvariantBroken):
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """Return an event that SIGTERM or SIGINT sets while the block runs.
+def stop_on_signal(*numbers: signal.Signals) -> Iterator[threading.Event]:
+    """Return an event that one of these signals sets while the block runs.
 
     A second signal has its usual effect.
+
+    Args:
+        *numbers: the signals. None given: SIGTERM and SIGINT.
 
     Raises:
         UsageError: this is not the main thread.
@@ -30,7 +33,8 @@ def stop_on_signal() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("run() needs the main thread; in other threads call start() and close()")
     stopped = threading.Event()
-    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    wanted = numbers or (signal.SIGTERM, signal.SIGINT)
+    usual = {number: signal.getsignal(number) for number in wanted}
 
     def restore() -> None:
         for number, handler in usual.items():

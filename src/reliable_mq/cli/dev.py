@@ -3,21 +3,20 @@
 import fcntl
 import queue
 import shlex
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from signal import SIGINT, SIGKILL, SIGTERM
-from types import FrameType
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 from typing import Annotated
 
 import msgspec
 import typer
 from sqlalchemy.exc import ArgumentError
 
+from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli.dev_changes import files_changed, next_of
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
@@ -84,7 +83,8 @@ def command(
     with (
         _locked(folder) as lock,
         DevGuard(lock) as guard,
-        _stop_requests() as stopped,
+        # A second signal ends this process, and then the guard ends the others.
+        stop_on_signal(SIGINT, SIGTERM, SIGHUP) as stopped,
         files_changed(folder, reload, stopped, log) as changes,
     ):
         servers = DevServers(folder, servers_given.addresses, log, guard, servers_given.ports)
@@ -284,29 +284,3 @@ def _locked(folder: Path) -> Iterator[int]:
                 f"another reliable-mq dev uses {folder}: stop it, or give another --folder"
             ) from error
         yield file.fileno()
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Return an event that SIGINT, SIGTERM or SIGHUP sets while the block runs.
-
-    A second signal has its usual effect: it ends this process, and then the guard ends the others.
-    """
-    stopped = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    usual = {number: signal.getsignal(number) for number in numbers}
-
-    def restore() -> None:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        restore()
-        stopped.set()
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield stopped
-    finally:
-        restore()

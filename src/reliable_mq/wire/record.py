@@ -241,13 +241,9 @@ def body_end_in(head: bytes) -> int:
     Raises:
         RecordError: when the bytes are not the head of a record.
     """
-    try:
-        (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
-        fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
-        (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
-    except struct.error as error:
-        raise RecordError(f"{len(head)} bytes are not the head of a record") from error
-    if record_magic(head) not in _RECORD_MAGICS or body_length < 0:
+    fixed = _fixed_of(head)
+    (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
+    if body_length < 0:
         raise RecordError("no record begins here")
     return fixed.size + int(body_length)
 
@@ -261,14 +257,20 @@ def store_time_in(head: bytes) -> int:
     Raises:
         RecordError: when the bytes are not the head of a record.
     """
+    return int(_fixed_of(head).unpack_from(head)[_STORE_TIME])
+
+
+def _fixed_of(head: bytes) -> struct.Struct:
+    """Return what reads the fields before the body, of which `head` has all bytes."""
     try:
         (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
-        fields = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS].unpack_from(head)
+        fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
+        magic = record_magic(head)
     except struct.error as error:
         raise RecordError(f"{len(head)} bytes are not the head of a record") from error
-    if fields[1] not in _RECORD_MAGICS:
+    if len(head) < fixed.size or magic not in _RECORD_MAGICS:
         raise RecordError("no record begins here")
-    return int(fields[_STORE_TIME])
+    return fixed
 
 
 def record_magic(head: bytes) -> int:
