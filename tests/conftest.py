@@ -309,7 +309,7 @@ ON_MYSQL_TOO = frozenset(
     | {"test_sql_consume_log", "test_sql_stubs", "test_scheduler"}
     | {"test_attempt_lists", "test_log_rows"}
     | {"test_deliveries", "test_failures", "test_handlers_transaction", "test_ended_transactions"}
-    | {"test_alerts", "test_stuck", "test_hands", "test_dead_letters"}
+    | {"test_alerts", "test_stuck", "test_operator_actions", "test_dead_letters"}
     | {"test_claimed_letters", "test_statement_limit"}
     | {"test_sql_repair", "test_digest", "test_sql_figures"}
     | {"test_django_transactions", "test_django_consumers", "test_django_deaths"}

@@ -1,4 +1,4 @@
-"""A handler call and its say: what hangs is gone round, and nothing is settled twice."""
+"""A handler call and its outcomes: a call that hangs is bypassed, and nothing is settled twice."""
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st

@@ -99,7 +99,7 @@ PARTS = {
             "app/test_signatures.py",
             "app/test_signed_properties.py",
             "app/test_wrong_types.py",
-            "resend/test_hands.py",
+            "resend/test_operator_actions.py",
             "resend/test_policy.py",
             "resend/test_scheduler.py",
         ),

@@ -26,8 +26,7 @@ from reliable_mq.wire.pop_handle import popped_topic
 NAMES_MAX = 2 * SUBSCRIPTIONS_MAX
 UNREADABLE = "parse authorization context error."
 
-
-# They name the topic in which a message came back: it belongs to the group that they also name.
+# These requests may name a retry topic of their group. The rights on the real topic count.
 _OF_POPPED = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
 
 

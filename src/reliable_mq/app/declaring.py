@@ -192,11 +192,13 @@ class Declaring:
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
             lease: seconds that a claim lasts without renewal; below `duplicate_window_seconds`.
-            concurrency: the most calls that run at once.
+                Default None: the setting `claim_lease_seconds`.
+            concurrency: the most calls that run at once. Default 8.
             database: the name of the database for its effects, its session, its consume log and
                 the messages that it sends. Default "main".
             idempotent_by: the business key; of all messages with one key, one has its effect. It is
-                a field of the payload ("order.id"), or a function of it, see `key_reading`.
+                a field of the payload ("order.id"), or a function of it, see `key_reading`. Default
+                None: the message id alone decides.
             by: what processes share: queues (default), or each "message": then a slow one holds
                 nobody up, and no order is kept, so it needs `ordered=False`.
 
@@ -357,9 +359,10 @@ class Declaring:
         Args:
             key: a parameter's name ("request_id"), a field of one ("order.id"), or a function of
                 the same arguments.
-            scope: keys are unique within it; at most 127 characters; default: module and name of
+            scope: keys are unique within it; at most 127 characters. Default "": module and name of
                 the function.
-            compare: parameters that must be the same when a key is used again, or a function.
+            compare: parameters that must be the same when a key is used again, or a function of
+                them. Default None: nothing is compared.
             window: how long a result is kept. Default 1 day.
 
         The decorated function raises `KeyInvalid` if there is no key, and `KeyReused` if `compare`

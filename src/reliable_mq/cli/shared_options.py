@@ -36,15 +36,14 @@ Named = Annotated[
     ),
 ]
 
-
 _place: list[str] = []
-"""The options with which other commands find the place of this one: of the last command."""
+"""The options that name the application or the database of the last command, if they are known."""
 
 
 def note_place(found_by: str | None = None) -> None:
-    """Remember the options of this command's application or database, for `pasteable`.
+    """Remember the options that name this command's application or database, for `pasteable`.
 
-    None: no place is known.
+    None: it has neither.
     """
     _place[:] = [] if found_by is None else [found_by]
 

@@ -16,7 +16,7 @@ from reliable_mq.wire.java_int import I32_MAX
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=I32_MAX)]
 _SHOWN_MAX = 80
 
-_NOT_JOINED = {
+_UNSUPPORTED = {
     "asyncLearner": ("true", "this broker can always be elected; leave it out"),
     "fetchControllerAddrByDnsLookup": ("true", "name all controllers in controllerAddr"),
     "minInSyncReplicas": (
@@ -25,7 +25,7 @@ _NOT_JOINED = {
     ),
     "enableElectUncleanMaster": ("", "it is a setting of the controller"),
 }
-"""Properties of Apache's that would promise something here: the value that does, and why not."""
+"""Properties of Apache's that this broker refuses: the value ("": any), and the reason."""
 
 
 class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def check_failover(settings: FailoverSettings, properties: Mapping[str, str]) ->
     for each in addresses:
         if not _is_place(each):
             raise ConfigurationError(f"controllerAddr={cut(each, _SHOWN_MAX)}: HOST:PORT;…")
-    for name, (value, why) in _NOT_JOINED.items():
+    for name, (value, why) in _UNSUPPORTED.items():
         given = properties.get(name, "").strip()
         if given and value in ("", given.lower()):
             raise ConfigurationError(f"{name}={cut(given, _SHOWN_MAX)} is not supported: {why}")

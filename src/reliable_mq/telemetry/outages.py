@@ -83,6 +83,6 @@ class Outages:
 def level_of(error: BaseException) -> int | None:
     """Return the level of a line about an error: DEBUG for a peer that cannot be reached.
 
-    The connection to the peer has told that once, and for all. None: the declared level.
+    The connection to that peer has already written its line. None: the level that the event has.
     """
     return logging.DEBUG if isinstance(error, ConnectionLost) else None

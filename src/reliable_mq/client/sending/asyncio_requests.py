@@ -90,9 +90,11 @@ class AsyncRequests:
         return reply(command)
 
     async def _send_heartbeats(self, deadline: float) -> None:
-        """Send heartbeats to all brokers before the first request; failed ones get it later."""
+        """Send heartbeats before the first request. A broker that is away gets its one later."""
         if self._known is None:
-            self._known = asyncio.create_task(attempt(self._be_known, "the heartbeat of an asker"))
+            self._known = asyncio.create_task(
+                attempt(self._be_known, "the heartbeat before a request")
+            )
         if self._known.done():
             return
         try:
