@@ -72,16 +72,27 @@ class _Addressed(msgspec.Struct, frozen=True):
 class Message(_Addressed, frozen=True, kw_only=True, metaclass=NamedFields):
     """A message that an application sends: `Message("orders", b"…", tag="paid")`.
 
-    `message_id` is the UNIQ_KEY. It stays the same through every resend and redelivery; idempotency
-    and reconciliation use it. If it is empty, the producer makes one. Messages with one
-    `ordering_key` go to one queue and are handled in order.
+    At most one of `delay_level`, `delay` and `deliver_at` makes it visible later. The last two are
+    timers, which brokers before 5.0 do not have. The broker limits how far ahead they may lie
+    (3 days).
 
-    A property without a value and an empty key are not stored: receivers find none.
-
-    At most one of three fields makes it visible later. `delay_level` (1..18) works with every
-    broker. `delay` counts from its arrival at the broker, to the millisecond. `deliver_at` is an
-    instant with a time zone; an instant in the past delays nothing. The last two are timers, which
-    brokers before 5.0 do not have. The broker limits how far ahead they may lie (3 days).
+    Attributes:
+        topic: the name of its topic.
+        body: its content. The broker does not read it.
+        tag: a word by which consumer groups select messages. Default "": none.
+        keys: words by which people find it at the broker, an order number say. An empty key is not
+            stored. Default: none.
+        message_id: its id, the property UNIQ_KEY at the broker. It stays the same through every
+            resend and redelivery; idempotency and reconciliation use it. Default "": the producer
+            makes one.
+        ordering_key: messages with one key go to one queue and are handled in order. Default "":
+            no order.
+        delay_level: 1 to 18, a wait by Apache's table; works with every broker. Default 0: none.
+        delay: time from its arrival at the broker, to the millisecond. Default None.
+        deliver_at: an instant with a time zone; one in the past delays nothing. Default None.
+        flag: a number for the application's own use. Default 0.
+        properties: texts by name, for the receiver. A property without a value is not stored.
+            Default: none.
     """
 
     tag: str = ""
@@ -142,13 +153,18 @@ class Decision(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message was stored. `queue_offset` counts messages in `queue`, from 0.
+    """Where a message was stored.
 
-    `recall_handle` names a timed message that waits, for a `recall`; it is empty for any other
-    message. The `queue_offset` of such a message counts the waiting messages. `region` is the
-    broker's name for its location, and `trace_on` whether it wants messages traced; see
-    `MessageTraceMiddleware`. `tries`: how many requests were made. After more than one, the message
-    may be stored twice.
+    Attributes:
+        status: what the broker had done before it answered.
+        message_id: the message's id.
+        offset_message_id: the broker's own name for the message at its place.
+        queue: the queue that has it.
+        queue_offset: its number in `queue`, from 0; of a timed message, among those that wait.
+        recall_handle: names a timed message that waits, for a `recall`; "" for any other message.
+        region: the broker's name for its location.
+        trace_on: whether the broker wants messages traced; see `MessageTraceMiddleware`.
+        tries: how many requests were made. After more than one, it may be stored twice.
     """
 
     status: SendStatus
@@ -165,10 +181,20 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery of a message.
 
-    `topic` is the topic it was sent to, even if this delivery is a retry; `queue` is the queue that
-    this delivery was read from. Times are milliseconds since the epoch. `in_doubt`: an earlier
-    attempt began, and it is unknown whether it finished (promise P5). `fault` says why the body
-    could not be decompressed; the body is then as it is stored.
+    Attributes:
+        topic: the topic it was sent to, even if this delivery is a retry.
+        body: its content.
+        tag: see `Message`, as `keys`, `message_id`, `ordering_key` and `properties`.
+        queue: the queue that this delivery was read from.
+        queue_offset: its number in `queue`, from 0.
+        commit_log_offset: where it lies in the broker's log, in bytes.
+        offset_message_id: the broker's own name for the message at its place.
+        born_time_ms: when it was sent, by the sender's clock, in milliseconds since the epoch.
+        store_time_ms: when it was stored, by the broker's clock, in milliseconds since the epoch.
+        reconsume_times: how many earlier attempts the broker has counted.
+        in_doubt: an earlier attempt began, and it is unknown whether it finished (promise P5).
+        fault: why the body could not be decompressed; the body is then as it is stored. "": it
+            could.
     """
 
     topic: str
@@ -202,10 +228,15 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 class Half(msgspec.Struct, frozen=True, kw_only=True):
     """A half message at a broker, with what is needed to end it.
 
-    `queue` is the queue where the message becomes visible after the commit. `half_offset` and
-    `commit_log_offset` are the half's own position. `asked_by` is the address of the broker that
-    checked back on it, or empty. `stored` is the broker's answer to the half; None after a
-    check-back.
+    Attributes:
+        message_id: its id.
+        group: the producer group that is asked how it ends.
+        queue: where the message becomes visible after the commit.
+        ordering_key: see `Message`.
+        half_offset: the half's own number among the halves.
+        commit_log_offset: where the half lies in the broker's log, in bytes.
+        asked_by: the address of the broker that checked back on it; "": none has.
+        stored: the broker's answer to the half; None after a check-back.
     """
 
     message_id: str
