@@ -44,7 +44,7 @@ from reliable_mq.resend import thread_scheduler
 from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.resend.sql_resending import books_of
 from reliable_mq.retention import thread_retention
 from reliable_mq.retention.retention import Retention
 from reliable_mq.retention.sql_keeping import retention_ledgers
@@ -288,7 +288,7 @@ def takeover(url: str, directory: Path) -> list[Figure]:
     victim.kill()
     arrivals, stopped = Arrivals(), threading.Event()
     other = Scheduler(
-        book_of(database),
+        books_of(database),
         arrivals,
         ResendPolicy(),
         owner="other",

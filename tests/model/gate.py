@@ -16,9 +16,9 @@ from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic, HeldStub
 from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.scheduler_books import SchedulerBooks
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 
 TOPIC = "orders"
@@ -254,7 +254,7 @@ class GateWorld:
         self._scheduler = self._born()
 
     def _born(self) -> Scheduler:
-        book = Book(
+        book = SchedulerBooks(
             due=self.due, sends=self.due, topics=self.topics, opening=self.due, escalations=self.due
         )
         policy = ResendPolicy(wait=ladder(10.0, 600.0), count_max=50, backlog_wait=BACKLOG_WAIT)

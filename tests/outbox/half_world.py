@@ -33,7 +33,7 @@ from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.resend.sql_resending import books_of
 
 FAR = 1e10
 """A time at which every lease has passed."""
@@ -168,7 +168,7 @@ class Life:
             lease=60.0,
             clock=lambda: self.now,
         )
-        book = msgspec.structs.replace(book_of(self.database), notice_topic=str, clock=float)
+        book = msgspec.structs.replace(books_of(self.database), notice_topic=str, clock=float)
         self.scheduler = Scheduler(
             book,
             broker,

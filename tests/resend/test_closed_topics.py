@@ -14,7 +14,7 @@ from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend import sql_opening
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.resend.sql_resending import books_of
 from reliable_mq.resend.topic_gate import PROBE_SECONDS_MAX, PROBE_STUBS, TopicRow, after_failure
 
 KEYS = 12
@@ -93,7 +93,7 @@ def test_a_topic_opens_until_also_what_somebody_had_locked_is_due(postgres_url: 
     world = World(postgres_url)
     stub, other = waits(world, "locked", 3_000.0), waits(world, "other", 3_000.0)
     table = world.database.stubs
-    opening = book_of(world.database).opening
+    opening = books_of(world.database).opening
 
     # When somebody has locked a stub, Then it is not made due, and the topic goes on opening
     with world.database.engine.begin() as connection:
@@ -206,7 +206,7 @@ def test_a_failed_send_waits_for_its_topic_and_no_longer(world: World) -> None:
     world.change(stub, count=2)
     world.broker.away = True
     policy = ResendPolicy(wait=ladder(10.0, 20.0, 3_000.0), count_max=16)
-    book = structs.replace(book_of(world.database), clock=float)
+    book = structs.replace(books_of(world.database), clock=float)
     scheduler = Scheduler(book, world.broker, policy, owner="one", lease=60.0, batch=100)
 
     # When it fails in an open topic, Then it is tried again as soon as a closed one is probed
@@ -226,7 +226,7 @@ def test_an_outage_of_some_seconds_uses_up_no_stub_whose_waits_were_long(world: 
     # Given a user's waits that outlast every outage, and few of them
     stub = waits(world, "a", 101.0)
     policy = ResendPolicy(wait=ladder(5.0, 3_000.0), count_max=2)
-    book = structs.replace(book_of(world.database), clock=float)
+    book = structs.replace(books_of(world.database), clock=float)
     scheduler = Scheduler(book, world.broker, policy, owner="one", lease=60.0, batch=100)
     world.broker.away = True
 

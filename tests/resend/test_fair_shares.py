@@ -16,7 +16,7 @@ from reliable_mq.outbox.stub import Position
 from reliable_mq.resend.due import DueKind, DueTopic, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.scheduler import ResendCounts
-from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.resend.sql_resending import books_of
 from reliable_mq.resend.topic_gate import (
     PROBE_STUBS,
     TopicGate,
@@ -321,7 +321,7 @@ def test_a_paused_topic_waits_until_a_person_or_a_time_says_so(world: World) -> 
 
 
 def test_where_sends_are_slow_fewer_are_claimed_at_once(world: World) -> None:
-    intake = Intake(book_of(world.database), owner="x", lease=60.0, batch=100, count_max=MAX)
+    intake = Intake(books_of(world.database), owner="x", lease=60.0, batch=100, count_max=MAX)
     rooms = []
     for took in (1.0, 16.0, 16.0, 5.0, 1.0, 1.0, 1.0):
         intake.fit(intake._room, took)

@@ -12,7 +12,7 @@ from reliable_mq.app import thread_upkeep
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend import sql_resending
-from reliable_mq.resend.book import Book
+from reliable_mq.resend.scheduler_books import SchedulerBooks
 from reliable_mq.resend.topic_gate import PROBE_LEASE, PROBE_STUBS, probe_lease
 from reliable_mq.retention.windows import (
     RetentionWindows,
@@ -123,13 +123,13 @@ def test_a_client_that_waits_long_makes_leases_longer() -> None:
 def test_a_scheduler_has_its_probe_as_long_as_its_client_may_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    books: list[Book] = []
+    books: list[SchedulerBooks] = []
 
-    def book_of(*given: Any, **named: Any) -> Book:
-        books.append(sql_resending.book_of(*given, **named))
+    def books_of(*given: Any, **named: Any) -> SchedulerBooks:
+        books.append(sql_resending.books_of(*given, **named))
         return books[-1]
 
-    monkeypatch.setattr(thread_upkeep, "book_of", book_of)
+    monkeypatch.setattr(thread_upkeep, "books_of", books_of)
     slow = ClientSettings(request_timeout_seconds=60.0)
     mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", client=slow)
     mq.create_tables()

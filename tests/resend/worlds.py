@@ -28,7 +28,7 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_resending import book_of
+from reliable_mq.resend.sql_resending import books_of
 from reliable_mq.resend.sql_topics import SqlTopics
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -149,7 +149,7 @@ class World:
         count_max: int = MAX,
     ) -> Scheduler:
         book = msgspec.structs.replace(
-            book_of(self.database), notice_topic=notice_topic, clock=clock
+            books_of(self.database), notice_topic=notice_topic, clock=clock
         )
         return Scheduler(
             book,

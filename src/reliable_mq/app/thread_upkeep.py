@@ -27,7 +27,7 @@ from reliable_mq.names import check_name
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.periodic.thread_periodic import PeriodicSender, fire_forever
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_resending import book_of, topics_of
+from reliable_mq.resend.sql_resending import books_of, topics_of
 from reliable_mq.resend.topic_gate import TopicRow, probe_lease
 from reliable_mq.retention.retention import Retention
 from reliable_mq.retention.sql_keeping import partitions_of, retention_ledgers
@@ -97,7 +97,7 @@ class Upkeep:
     def scheduler(self, name: str) -> Scheduler:
         """Return a resend scheduler of a database, under its own owner name."""
         return Scheduler(
-            book_of(self._databases[name], lease=probe_lease(self._send_seconds)),
+            books_of(self._databases[name], lease=probe_lease(self._send_seconds)),
             self._connections,
             self._policy,
             owner=self._connections.scheduler_owner(),

@@ -11,7 +11,6 @@ import msgspec
 
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import (
     NOTHING,
     ClaimedStubs,
@@ -22,6 +21,7 @@ from reliable_mq.resend.due import (
     next_time,
     share,
 )
+from reliable_mq.resend.scheduler_books import SchedulerBooks
 from reliable_mq.resend.topic_gate import (
     PROBE_STUBS,
     TopicGate,
@@ -45,17 +45,19 @@ class Intake:
     Invariant R3: 1 <= room <= batch. One turn claims at most `room` stubs of one kind.
 
     Args:
-        book: the database.
+        books: the database, as `scheduler_books` has it.
         owner: the scheduler's name.
         lease: seconds that a claim lasts.
         batch: most stubs of each kind that one turn claims.
         count_max: sends after which a stub is used up.
     """
 
-    def __init__(self, book: Book, *, owner: str, lease: float, batch: int, count_max: int) -> None:
-        self._due = book.due
-        self._topics = book.topics
-        self._opening = book.opening
+    def __init__(
+        self, books: SchedulerBooks, *, owner: str, lease: float, batch: int, count_max: int
+    ) -> None:
+        self._due = books.due
+        self._topics = books.topics
+        self._opening = books.opening
         self._count_max = count_max
         self._owner = owner
         self._lease = lease

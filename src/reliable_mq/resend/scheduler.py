@@ -18,9 +18,9 @@ from reliable_mq.errors import NoRoute
 from reliable_mq.outbox.relay import StubSender, send_stubs
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state, over_state
-from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import ClaimedStubs, DueKind
 from reliable_mq.resend.intake import Intake
+from reliable_mq.resend.scheduler_books import SchedulerBooks
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.outages import level_of
 
@@ -53,7 +53,7 @@ class Scheduler:
     Invariant: it writes only to stubs that it has claimed under its own name.
 
     Args:
-        book: the database.
+        books: the database, as `scheduler_books` has it.
         broker: sends messages, and returns the progress of consumer groups.
         policy: when the next send is due, and how many sends are allowed.
         owner: this scheduler's name, different for each scheduler.
@@ -64,7 +64,7 @@ class Scheduler:
 
     def __init__(
         self,
-        book: Book,
+        books: SchedulerBooks,
         broker: ResendClient,
         policy: ResendPolicy,
         *,
@@ -72,15 +72,15 @@ class Scheduler:
         lease: float,
         batch: int,
     ) -> None:
-        self._book = book
-        self._due = book.due
+        self._books = books
+        self._due = books.due
         self._broker = broker
         self._policy = policy
         self._owner = owner
         self._lease = lease
         self._ahead = 0.0  # seconds by which this turn's time is ahead of the clock
         self._intake = Intake(
-            book, owner=owner, lease=lease, batch=batch, count_max=policy.count_max
+            books, owner=owner, lease=lease, batch=batch, count_max=policy.count_max
         )
         self._first_looks = FirstLooks()
         self._notice_looks = FirstLooks()
@@ -93,12 +93,12 @@ class Scheduler:
     def run_once(self, now: float) -> ResendCounts:
         """Handle one batch of unsent stubs, one batch of sent stubs, and one suspect.
 
-        `now` is the time at the start of the turn. Then it runs with the book's clock, because
+        `now` is the time at the start of the turn. Then it runs with the database's clock, because
         sends may be slow: a claim after slow sends gets a whole lease.
 
         Raises what the database raises. Claimed stubs are then due again when the lease expires.
         """
-        self._ahead = now - self._book.clock()
+        self._ahead = now - self._books.clock()
         self._intake.begin(now)
         # First: unsent stubs do not wait until the broker has answered about sent ones.
         unsent = self._unsent(DueKind.UNSENT)
@@ -108,7 +108,7 @@ class Scheduler:
         return _sum(unsent, sent, self._unsent(DueKind.SUSPECT))
 
     def _now(self) -> float:
-        return self._ahead + self._book.clock()
+        return self._ahead + self._books.clock()
 
     def _unsent(self, kind: DueKind) -> ResendCounts:
         claims = self._intake.claims(kind, self._now())
@@ -180,13 +180,13 @@ class Scheduler:
             self._policy.next_time,
             began,
             are_missed=True,
-            confirm_to=self._book.notice_topic(),
+            confirm_to=self._books.notice_topic(),
             consumed_by=self._due.consumed_elsewhere([stub.message_id for stub in going]),
         )
         now = self._now()
         self._intake.fit(len(going), now - began)
         judged = self._intake.judge(going, outcomes, now)
-        self._book.sends.record(judged, self._owner, now)
+        self._books.sends.record(judged, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
@@ -220,7 +220,7 @@ class Scheduler:
             )
             states[stub.seq] = over_state(groups) if groups else None
         telling = [stub for stub in stubs if states[stub.seq] is None]
-        escalated = self._book.escalations.used_up(telling, self._owner, now) if telling else 0
+        escalated = self._books.escalations.used_up(telling, self._owner, now) if telling else 0
         return escalated, self._end(stubs, states)
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
@@ -240,7 +240,7 @@ class Scheduler:
                 groups.append(GroupView(consumed, alive, passed, has_given_up))
             states[stub.seq] = due_state(stub, tuple(groups))
             if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
-                topic = self._book.notice_topic()
+                topic = self._books.notice_topic()
                 if (topic, topic) not in progress:
                     progress[topic, topic] = self._progress(topic, topic) if topic else {}
                 if self._awaits_notices(stub, progress[topic, topic]):

@@ -1,18 +1,18 @@
-"""Make the `Book` of a database for the resend scheduler, and its states of topics."""
+"""Make the `SchedulerBooks` of a database for the resend scheduler, and its states of topics."""
 
 from reliable_mq.confirm.sql_confirmation import confirmation_of
 from reliable_mq.database.sql_database import Database
 from reliable_mq.escalate.sql_audit import SqlAudit
 from reliable_mq.escalate.sql_escalations import escalations_of
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.resend.book import Book
+from reliable_mq.resend.scheduler_books import SchedulerBooks
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_opening import SqlOpening
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.topic_gate import PROBE_LEASE
 
 
-def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
+def books_of(database: Database, *, lease: float = PROBE_LEASE) -> SchedulerBooks:
     """Return the operations of a database that a resend scheduler needs.
 
     Args:
@@ -20,7 +20,7 @@ def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
         lease: seconds that the right to probe lasts, see `probe_lease`. Default `PROBE_LEASE`.
     """
     stubs = SqlStubs(database.engine, database.stubs)
-    return Book(
+    return SchedulerBooks(
         due=SqlDue(stubs, database.logs, confirmation_of(database)),
         sends=stubs,
         topics=topics_of(database, lease=lease),
@@ -32,6 +32,6 @@ def book_of(database: Database, *, lease: float = PROBE_LEASE) -> Book:
 
 
 def topics_of(database: Database, *, lease: float = PROBE_LEASE) -> SqlTopics:
-    """Return the states of topics in a database. `lease`: as in `book_of`."""
+    """Return the states of topics in a database. `lease`: as in `books_of`."""
     audit = SqlAudit(database.audit)
     return SqlTopics(database.engine, database.resend_topics, audit, lease=lease)

@@ -1,4 +1,8 @@
-"""The database operations that the scheduler needs, as one protocol for each part of a turn."""
+"""The database operations of a resend scheduler, as protocols.
+
+A book is one protocol: the operations that one part of a turn needs. Tests of the scheduler make
+books without a database.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -73,8 +77,8 @@ class EscalationBook(Protocol):
         ...
 
 
-class Book(msgspec.Struct, frozen=True, kw_only=True):
-    """One database.
+class SchedulerBooks(msgspec.Struct, frozen=True, kw_only=True):
+    """All books of a scheduler, for one database.
 
     Attributes:
         due: claims due stubs.
