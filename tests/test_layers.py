@@ -44,6 +44,7 @@ ARROWS: dict[str, frozenset[str]] = {
             *("errors", "limits", "plain_text", "telemetry"),
         }
     ),
+    "configuration": VALUES | {"client.settings"},
     "name_server": VALUES | {"wire"},
     "access": VALUES | {"wire"},
     "broker_core": VALUES | {"access", "failover", "replication", "wire"},
