@@ -191,7 +191,7 @@ class Declaring:
                 `retry_waits_seconds`.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
-            lease: seconds of a claim, below `duplicate_window_seconds`; None: `claim_lease_seconds`.
+            lease: seconds of a claim, below `duplicate_window_seconds`; None: as in the settings.
             concurrency: the most calls that run at once. Default 8.
             database: the name of the database for its effects, its session, its consume log and
                 the messages that it sends. Default "main".
