@@ -59,6 +59,7 @@ class Connections:
     its parent, and another `owner`.
 
     Args:
+        name, settings, policy: of the application.
         leases: opens a store of leases instead of Redis, on the loop of the workers.
         middleware: sees messages when they are sent and handled.
 
@@ -134,9 +135,7 @@ class Connections:
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
         #: relays of this process for stubs that other processes committed
         self.shared_relays = SharedRelays(
-            self._make_relay,
-            f"{self.owner}-s",
-            self._settings.relay_lease_seconds,
+            self._make_relay, f"{self.owner}-s", self._settings.relay_lease_seconds
         )
 
     def _forget_parent(self) -> None:
