@@ -125,3 +125,30 @@ def test_a_slave_that_has_only_asked_for_the_log_acknowledges_nothing(tmp_path: 
                 writer.close()
 
     run_scene(scene())
+
+
+def test_a_slave_that_connects_again_does_not_count_twice(tmp_path: Path) -> None:
+    """Its old connection broke without a word. Another slave at this host reports again."""
+
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER, inSyncReplicas="3") as master:
+            old, silent = await followed(master), await followed(master)
+            await eventually(lambda: len(slaves_of(master)) == 2)
+            silent.is_silent = True
+            async with AsyncClient(master.name_server_address, settings=PATIENT) as client:
+                await client.create_topic("t", 1)
+                sending = asyncio.ensure_future(client.send(Message(topic="t", body=b"1")))
+                await eventually(lambda: bool(old.transfers and silent.transfers))
+                end = end_of(master)
+                await eventually(lambda: any(each.proven == end for each in slaves_of(master)))
+                _reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
+                writer.write(encode_report(end))
+                await eventually(lambda: len(slaves_of(master)) == 3)
+                writer.write(encode_report(end))
+                await eventually(lambda: slaves_of(master)[2].proven == end)
+                assert master._core.state.answers.released < end
+                old.report()
+                assert (await sending).status is OK
+                writer.close()
+
+    run_scene(scene())

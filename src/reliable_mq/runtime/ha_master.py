@@ -19,7 +19,7 @@ from reliable_mq.replication.ha_frames import (
     ReportReader,
     encode_transfer_head,
 )
-from reliable_mq.replication.ha_status import SlaveState, is_in_sync
+from reliable_mq.replication.ha_status import SlaveState, doubt_others, is_in_sync
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.host_names import bound_sockets, reason_of
@@ -296,8 +296,9 @@ class SlaveConnection(asyncio.Protocol):
             if state.next >= log_.written:
                 self.send(b"")  # it learns at once that it has everything
         state.acknowledged = report
-        # A slave that compares its log asks for a part that it has, and another one may not look.
         state.has_only_asked = is_first and self._asks_first
+        if state.has_only_asked:
+            doubt_others(self._master.slaves, state)
         self._master.on_report()
         if is_first:
             self.push()
