@@ -93,6 +93,8 @@ class Follower(Unjudged):
         self._must_survive = self._disk.log_synced if is_power_loss else self._disk.log_written
         if is_power_loss:
             self._disk.log_opened(self._must_survive)
+            if not self._is_sync_flush:  # also if the next start is killed before it is done
+                self._promised = min(self._promised, self._must_survive)
 
     def emptied(self) -> None:
         """Note that the slave was given an empty disk."""

@@ -198,11 +198,12 @@ class Pair:
     def lose_master(self) -> None:
         """Lose the master with its disk, and let the slave be the master of what it has."""
         self.world.note("the master is lost")
+        kept_from = min(map(int, self.master_disk.names(LOG_FOLDER)), default=0)
         self.master.destroy()
         self.promote()
         if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
             core = self.opened_again(self.slave_disk, self.slave_properties)
-            all_come_back(core, self.slave_disk, self.world.now_ms)
+            all_come_back(core, self.slave_disk, self.world.now_ms, kept_from)
 
     @property
     def has_copied(self) -> bool:
