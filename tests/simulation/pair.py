@@ -198,12 +198,11 @@ class Pair:
     def lose_master(self) -> None:
         """Lose the master with its disk, and let the slave be the master of what it has."""
         self.world.note("the master is lost")
-        kept_from = min(map(int, self.master_disk.names(LOG_FOLDER)), default=0)
         self.master.destroy()
         self.promote()
         if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
             core = self.opened_again(self.slave_disk, self.slave_properties)
-            all_come_back(core, self.slave_disk, self.world.now_ms, kept_from)
+            all_come_back(core, self.slave_disk, self.world.now_ms, self._model.start)
 
     @property
     def has_copied(self) -> bool:
@@ -216,12 +215,12 @@ class Pair:
         Everything must be there that was acknowledged because a slave has it.
         """
         self.world.note("the slave is promoted")
-        is_power_loss = self.slave.destroy()
+        self.slave.destroy()
         disk = self.slave_disk
         disk.stop_before = None
         self.slave.give_room()
         floors = self._offsets.floors()
-        must_have = self.follower.must_survive(is_power_loss=is_power_loss)
+        must_have = self.follower.promised
         note = load_role(disk) or RoleNote()
         save_role(disk, note.promoted("ASYNC_MASTER", note.epoch))
         self._model.has_rival = True

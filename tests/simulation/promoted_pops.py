@@ -27,8 +27,12 @@ _STEP_MS = 50
 def all_come_back(core: BrokerCore, disk: WatchedDisk, now_ms: int, kept_from: int) -> None:
     """Let a broker that nobody asks go on until nothing may be in flight, and check its log.
 
-    Its master had its log from `kept_from` on. What was deleted there did not come back there, and
-    counts as done here, too: a slave may keep more.
+    Args:
+        core: the broker that was promoted.
+        disk: its disk.
+        now_ms: the time at which it begins.
+        kept_from: where the log of its former master began. The master brought nothing back whose
+            record it had deleted, but the slave may have that record still.
     """
     for time_ms in range(now_ms, now_ms + _WAIT_MS, _STEP_MS):
         core.tick(time_ms)
@@ -84,15 +88,17 @@ def _check(core: BrokerCore, kept_from: int) -> None:
                 ends_ms = ends_ms_of(properties)  # another one is of a pop that was lost
                 is_in_time = checkpoint and record.store_time_ms < checkpoint.revive_ms == ends_ms
                 (ended if is_in_time else too_late).add(message)
-    at = {message: place for (place, _number), message in places.items()}
-    for message in open_.keys() - ended - too_late:
-        key, offset = message
-        first, end = core.state.store.bounds(key.topic, key.queue_id)
-        if not (first <= offset < end and _knows(core, key)):
-            continue
-        queue = core.state.store.queues[key.topic, key.queue_id]
-        if min(at[message], queue.unit(offset).commit_log_offset) >= kept_from:
+    for key, offset in open_.keys() - ended - too_late:
+        if _has(core, key, offset, kept_from) and _knows(core, key):
             raise Violation(f"the promoted store never brings {offset} of {key} back")
+
+
+def _has(core: BrokerCore, key: CheckpointKey, offset: int, kept_from: int) -> bool:
+    """Whether the store has a message, and its former master had it, too."""
+    queue = core.state.store.queue(key.topic, key.queue_id)
+    if queue is None or not queue.first <= offset < queue.end:
+        return False
+    return queue.unit(offset).commit_log_offset >= kept_from
 
 
 def _knows(core: BrokerCore, key: CheckpointKey) -> bool:

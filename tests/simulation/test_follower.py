@@ -95,4 +95,4 @@ def test_what_a_slave_has_lost_with_its_power_is_not_promised_after_a_kill() -> 
     scene.disk.log_opened(60)  # the medium has less than was acknowledged
     follower.down(is_power_loss=True)
     follower.down(is_power_loss=False)
-    assert follower.must_survive(is_power_loss=False) == 60
+    assert follower.promised == 60
