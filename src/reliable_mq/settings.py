@@ -242,8 +242,8 @@ class Settings(ClusterSettings):
     #: fields of payloads whose values the console and commands show masked, in all topics:
     #: "card_number", or "customer.email"; in the environment a JSON list. See `mq.topic`
     sensitive: tuple[str, ...] = ()
-    #: what logs, spans, reasons and alerts have of errors that are not ours: "masked": texts, but no
-    #: values that libraries quote and no parameters of statements; "whole"; "types": no text
+    #: what logs, spans, reasons and alerts have of errors that are not ours. "masked": no values
+    #: that libraries quote, and no parameters of statements; "whole": their texts; "types": no text
     error_texts: ErrorTexts = "masked"
     #: how `run` and `resend` write log lines, unless the application has configured logging:
     #: "text", or "json" for one object a line; None: text
