@@ -21,6 +21,7 @@ from reliable_mq.errors import ConfigurationError, error_text
 from reliable_mq.telemetry.written_errors import written_error
 
 ANN = "ann.miller@shop.example"
+EMPTY: dict[str, int] = {}
 
 
 RULE = "  Input should be a valid integer, unable to parse string as an integer [type=int_parsing]"
@@ -64,8 +65,8 @@ TEXTS: list[tuple[Callable[[], Any], str]] = [
     (lambda: msgspec.convert({"colour": ANN}, Row), "Invalid enum value … - at `$.colour`"),
     (lambda: msgspec.convert(ANN, Colour), "Invalid enum value …"),
     (lambda: msgspec.convert({}, Row), "Object missing required field `colour`"),
-    (lambda: {}[ANN], "…"),
-    (lambda: {}["amount"], "'amount'"),
+    (lambda: EMPTY[ANN], "…"),
+    (lambda: EMPTY["amount"], "'amount'"),
 ]
 
 
@@ -202,7 +203,7 @@ def test_causes_and_groups_are_written_without_values_as_well() -> None:
 
 
 def test_an_error_without_a_value_is_written_as_it_is() -> None:
-    error = raised_by(lambda: {}["x"])
+    error = raised_by(lambda: EMPTY["x"])
     assert written_error(error) is error
 
 
