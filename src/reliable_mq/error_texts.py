@@ -84,6 +84,11 @@ def text_of(error: BaseException) -> str:
     return _masked_key(error) if type(error) is KeyError else masked(str(error))
 
 
+def words_of(error: BaseException) -> str:
+    """Return `text_of` an error; its type, if that is no text."""
+    return text_of(error) or type(error).__name__
+
+
 def masked(text: str) -> str:
     """Return a text without the values that Python and some libraries quote."""
     if text.startswith(_BEGINS_VALUE):

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-from reliable_mq.error_texts import masked, shows_rules_only, text_of
+from reliable_mq.error_texts import masked, shows_rules_only, words_of
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
@@ -177,7 +177,7 @@ def _checked(decode: FromJson) -> FromJson:
             text = f"{place}: {why}{more}" if place else f"{why}{more}"
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise PayloadInvalid(text_of(error) or type(error).__name__) from error
+            raise PayloadInvalid(words_of(error)) from error
         except Exception as error:  # an error of a validator, or of endlessly nested JSON
             raise PayloadInvalid(error_text(error)) from error
 
