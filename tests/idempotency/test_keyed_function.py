@@ -130,7 +130,7 @@ def test_a_result_that_was_not_stored_or_has_another_type_by_now_is_told() -> No
         returns(str).decode(None)
     with pytest.raises(UsageError, match="cannot be read") as told:
         returns(int).decode(b'"ann@shop.example"')
-    assert "ann" not in str(told.value)  # an application may log it
+    assert "shop.example" not in str(told.value)  # an application may log it
 
 
 CALL = KeyedCall("scope", "digest", "k-1", "print", "token", 60.0)
