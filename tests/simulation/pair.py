@@ -202,7 +202,7 @@ class Pair:
         self.promote()
         if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
             core = self.opened_again(self.slave_disk, self.slave_properties)
-            all_come_back(core, self.slave_disk, self.world.now_ms)
+            all_come_back(core, self.slave_disk, self.world.now_ms, self._model.start)
 
     @property
     def has_copied(self) -> bool:
