@@ -40,6 +40,7 @@ from reliable_mq.runtime import (
     name_server,
     registrar,
     server_connection,
+    turn_shares,
 )
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -170,8 +171,8 @@ def registrations_in_one_go() -> None:
     put_no_limit("topics")
     put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
-        shares = getattr(server_connection, turn)._replace(works=math.inf)
-        put(server_connection, turn, shares)
+        shares = getattr(turn_shares, turn)._replace(works=math.inf)
+        put(turn_shares, turn, shares)
 
 
 def settings_written_by_the_loop() -> None:
@@ -183,10 +184,10 @@ def settings_written_by_the_loop() -> None:
         self._answer(answered)
 
     put(name_server.NameServer, "_done", written)
-    endless = server_connection.Shares(*(math.inf,) * 6, written=_ENDLESS)
+    endless = turn_shares.Shares(*(math.inf,) * 6, written=_ENDLESS)
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
-        put(server_connection, turn, endless)
-    put(server_connection, "_LARGE_IN_TURN", _ENDLESS)
+        put(turn_shares, turn, endless)
+    put(turn_shares, "_LARGE_IN_TURN", _ENDLESS)
     put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
 
 

@@ -90,9 +90,7 @@ def usual_ack(body: bytes) -> UsualAck | None:
     if not (offset.isdecimal() and last.isdecimal()):
         return None
     group, topic, stored, head = _known(body[PREFIX_SIZE:entry_at], head_text)
-    return UsualAck(
-        group, topic, stored, entry, text[2 : id_end - at], handle, head, int(offset)
-    )
+    return UsualAck(group, topic, stored, entry, text[2 : id_end - at], handle, head, int(offset))
 
 
 @lru_cache(maxsize=1024)

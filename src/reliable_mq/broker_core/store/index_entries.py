@@ -233,17 +233,13 @@ class IndexEntries:
                         at = end
                         continue
                     last_before = b""  # the shape may be cached afterwards
-                if topic_at >= end:
-                    break
                 text = piece[topic_at:end]
                 if text.startswith(TIMED) and (own := marks_of(text)):
-                    marks.append(own)
-                    offsets.append(own_offset)
-                    times_ms.append(time_ms)
+                    self._note(own, own_offset, time_ms)
                     at = end
                     continue
                 is_added = not is_careful and self._add_pair(text, own_offset, time_ms)
-                if not is_added and not self._add_usual(text, own_offset, time_ms):
+                if not text or not (is_added or self._add_usual(text, own_offset, time_ms)):
                     break
             elif magic not in _MAGICS or not self._add_unusual(piece, at, end, own_offset):
                 break
