@@ -39,7 +39,7 @@ from reliable_mq.message import Message
 from reliable_mq.runtime.asyncio_threads import in_thread
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.runtime.file_disk import FileDisk
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.record import pack_host
 
 GIB = 2**30

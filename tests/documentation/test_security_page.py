@@ -13,7 +13,7 @@ from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.config_reading import port_for_slaves
 from reliable_mq.broker_core.requests import topics
 from reliable_mq.cli import broker, metrics
-from reliable_mq.runtime import turn_shares
+from reliable_mq.runtime import server_connection
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "explanation" / "security.md"
@@ -189,7 +189,7 @@ def test_the_counts_of_topics_are_those_of_the_code() -> None:
 
 
 def test_the_shares_of_a_turn_are_those_of_the_code() -> None:
-    long, short = turn_shares._LONG_TURN, turn_shares._SHORT_TURN
+    long, short = server_connection._LONG_TURN, server_connection._SHORT_TURN
     assert f"gets {long.turn * 1000:g} ms of each turn of the loop, and a quarter" in page()
     assert short.turn == long.turn / 4
 

@@ -40,7 +40,7 @@ from reliable_mq.runtime import (
     name_server,
     registrar,
     server_connection,
-    turn_shares,
+    waiting_requests,
 )
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -171,8 +171,8 @@ def registrations_in_one_go() -> None:
     put_no_limit("topics")
     put(registration, "REGISTRATION_SIZE_MAX", _ENDLESS)
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
-        shares = getattr(turn_shares, turn)._replace(works=math.inf)
-        put(turn_shares, turn, shares)
+        shares = getattr(server_connection, turn)._replace(works=math.inf)
+        put(server_connection, turn, shares)
 
 
 def settings_written_by_the_loop() -> None:
@@ -184,11 +184,11 @@ def settings_written_by_the_loop() -> None:
         self._answer(answered)
 
     put(name_server.NameServer, "_done", written)
-    endless = turn_shares.Shares(*(math.inf,) * 6, written=_ENDLESS)
+    endless = server_connection.Shares(*(math.inf,) * 6, written=_ENDLESS)
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
-        put(turn_shares, turn, endless)
-    put(turn_shares, "_LARGE_IN_TURN", _ENDLESS)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+        put(server_connection, turn, endless)
+    put(server_connection, "_LARGE_IN_TURN", _ENDLESS)
+    put(waiting_requests, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def bodies_of_any_size() -> None:
@@ -210,7 +210,7 @@ def unread_answers_are_kept() -> None:
     """All answers that nobody reads are kept, and who does not read is still read from."""
     put(listener.Listener, "note_unsent", _note_nothing)
     put(server_connection, "_UNSENT_PAUSE", 2**30)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(waiting_requests, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def a_byte_keeps_a_frame_alive() -> None:

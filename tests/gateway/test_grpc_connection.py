@@ -16,7 +16,7 @@ from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.runtime import grpc_connection
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 from reliable_mq.runtime.grpc_telemetry import Telemetry
-from reliable_mq.runtime.turn_shares import TurnShares
+from reliable_mq.runtime.server_connection import TurnShares
 
 
 class Listener:

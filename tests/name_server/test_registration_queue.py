@@ -9,7 +9,7 @@ from tests.name_server.test_routes import broker, compressed
 from reliable_mq.limits import REGISTRATIONS_SIZE_MAX, SMALL_REGISTRATION_SIZE_MAX
 from reliable_mq.name_server.registration_queue import RegistrationQueue
 from reliable_mq.name_server.steps import Steps
-from reliable_mq.runtime import turn_shares
+from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -143,8 +143,8 @@ def test_connections_that_register_at_once_do_so_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("_LONG_TURN", "_SHORT_TURN"):
-        shares = getattr(turn_shares, name)._replace(works=0.0)
-        monkeypatch.setattr(turn_shares, name, shares)
+        shares = getattr(server_connection, name)._replace(works=0.0)
+        monkeypatch.setattr(server_connection, name, shares)
 
     async def register(server: Watched, number: int) -> Command:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

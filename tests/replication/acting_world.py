@@ -16,7 +16,7 @@ from reliable_mq.replication import standing_in as rule
 from reliable_mq.runtime import ha_master, pre_online, sends_elsewhere, standing_in, table_follower
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.name_server import NameServer
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.properties import encode_properties

@@ -22,7 +22,7 @@ from reliable_mq.outcomes import CONSUMED, Consumed
 from reliable_mq.replication.standing_in import Members
 from reliable_mq.runtime import broker_members, ha_slave, pre_online
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.properties import DELAY

@@ -13,7 +13,7 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.replication import standing_in as rule
 from reliable_mq.runtime import standing_in
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.properties import DELAY, TIMER_DELIVER_MS
 

@@ -12,7 +12,7 @@ from tests.waiting import scene_limit
 
 from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.runtime import turn_shares
+from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.listener import IDLE_SECONDS, Listener
 from reliable_mq.runtime.server_tls import ServerTls
@@ -125,4 +125,6 @@ def turns_of(echo: Echo, count: int, monkeypatch: pytest.MonkeyPatch) -> list[in
 def set_shares(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
     """Change what a turn of the loop may spend, whoever has sent what lately."""
     for name in ("_LONG_TURN", "_SHORT_TURN"):
-        monkeypatch.setattr(turn_shares, name, getattr(turn_shares, name)._replace(**seconds))
+        monkeypatch.setattr(
+            server_connection, name, getattr(server_connection, name)._replace(**seconds)
+        )

@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.runtime import turn_shares
+from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.server_connection import ServerConnection
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -55,8 +55,8 @@ def query_of(key: str) -> dict[str, Any]:
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each turn of the loop do as little as it may."""
     for name in ("_LONG_TURN", "_SHORT_TURN"):
-        shares = getattr(turn_shares, name)._replace(works=0.000001, written=1)
-        monkeypatch.setattr(turn_shares, name, shares)
+        shares = getattr(server_connection, name)._replace(works=0.000001, written=1)
+        monkeypatch.setattr(server_connection, name, shares)
 
 
 async def other_of(server: BrokerServer) -> Peer:

@@ -26,7 +26,7 @@ from reliable_mq.runtime.broker_chores import BrokerChores
 from reliable_mq.runtime.disk_file import FileDiskFile
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.turn_shares import TurnShares
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request

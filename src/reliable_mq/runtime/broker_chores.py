@@ -16,8 +16,7 @@ from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.log_writer import LogWriter
-from reliable_mq.runtime.turn_shares import TurnShares
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import TurnShares, now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.watched_time import ClockReading
 

@@ -23,7 +23,6 @@ from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import with_folder
 from reliable_mq.line_limit import limited_log
-from reliable_mq.runtime.answer_writer import send_all
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores, close_core
@@ -39,10 +38,10 @@ from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Making, Replication
 from reliable_mq.runtime.route_follower import follow_routes_forever
+from reliable_mq.runtime.server_connection import now_ms, send_all
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
-from reliable_mq.runtime.wall_clock import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of

@@ -10,7 +10,7 @@ from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.long_frame import AnyFrame
 
 if TYPE_CHECKING:
-    from reliable_mq.runtime.turn_shares import TurnShares
+    from reliable_mq.runtime.server_connection import TurnShares
 
 Decode = Callable[[Frame], Command]
 Decoder = Callable[[bytes], tuple[Known[Command], Decode]]

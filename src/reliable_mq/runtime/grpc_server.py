@@ -11,8 +11,8 @@ from reliable_mq.runtime.grpc_calls import Authenticate, Calls
 from reliable_mq.runtime.grpc_connection import GrpcConnection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.turn_shares import TurnShares
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of

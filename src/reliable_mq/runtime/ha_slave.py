@@ -21,8 +21,8 @@ from reliable_mq.replication.ha_frames import Transfer, encode_report
 from reliable_mq.replication.ha_status import MasterState
 from reliable_mq.replication.log_comparison import LogComparison, comparison_begins
 from reliable_mq.runtime.master_link import MasterLink
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.tls_contexts import reason_of
-from reliable_mq.runtime.wall_clock import now_ms
 from reliable_mq.telemetry import broker_events
 
 log = limited_log(__name__)

@@ -28,11 +28,10 @@ from reliable_mq.runtime.connection_roles import (
 from reliable_mq.runtime.flood_pace import FloodPace
 from reliable_mq.runtime.held_bytes import HeldBytes
 from reliable_mq.runtime.host_names import bound_sockets, connected_pair, plain_ip, reason_of
-from reliable_mq.runtime.server_connection import ServerConnection
+from reliable_mq.runtime.server_connection import ServerConnection, TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.tls_connection import TlsGate
 from reliable_mq.runtime.tls_settings import TlsMode
-from reliable_mq.runtime.turn_shares import TurnShares
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.long_frame import AnyFrame
 

@@ -27,9 +27,8 @@ from reliable_mq.runtime.connection_limits import ConnectionLimits
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.loop_figures import LoopFigures, connection_samples
 from reliable_mq.runtime.name_server_acts import Act, NameServerActs
+from reliable_mq.runtime.server_connection import TurnShares, now_ms
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.turn_shares import TurnShares
-from reliable_mq.runtime.wall_clock import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.answer import encode_answer

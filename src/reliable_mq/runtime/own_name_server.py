@@ -13,8 +13,8 @@ from reliable_mq.name_server.name_server_limits import NameServerLimits
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.connection_limits import taken
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.server_connection import TurnShares
 from reliable_mq.runtime.server_tls import ServerTls
-from reliable_mq.runtime.turn_shares import TurnShares
 
 _TABLES = ("maxBrokers", "maxBrokersOfConnection", "maxRegisteredTopics")
 

@@ -19,7 +19,7 @@ from reliable_mq.replication.standing_in import MASTER
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, all_members, asked
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 

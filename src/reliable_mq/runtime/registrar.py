@@ -28,7 +28,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link, Sign
 from reliable_mq.runtime.links import Dial, Links
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import Outages
 from reliable_mq.wire.codes import ResponseCode

@@ -10,7 +10,7 @@ from reliable_mq.broker_core.topic_brokers import Places
 from reliable_mq.broker_core.topics import READ
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, TopicRoute
 from reliable_mq.runtime.registrar import Registrar
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.peer_texts import read_json_as

@@ -21,7 +21,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, TopicRoute, asked
 from reliable_mq.runtime.links import Links
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.peer_texts import read_json_as

@@ -21,7 +21,7 @@ from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.sends_elsewhere import SendsElsewhere
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
 

@@ -21,7 +21,7 @@ from reliable_mq.runtime.broker_members import ASKING_FAULTS, asked
 from reliable_mq.runtime.broker_role import BrokerRole
 from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.registrar import Registrar
-from reliable_mq.runtime.wall_clock import now_ms
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.telemetry import broker_events
 from reliable_mq.telemetry.outages import FaultRate
 from reliable_mq.wire.codes import RequestCode

@@ -1,29 +1,28 @@
-"""What a server writes to one peer: short answers at once, long ones piece by piece.
+"""What a peer of a server has not read yet: long answers are written to it piece by piece.
 
-Receives frames of answers. Counts what the peer has not read, for the limits of its listener.
+Receives frames of answers. Counts what is unread, for the limits of the listener.
 """
 
 import asyncio
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.state import PeerConnection
 from reliable_mq.errors import StoreError
-from reliable_mq.runtime.connection_roles import ConnectionKeeper, HeldConnection
+from reliable_mq.runtime.connection_roles import ConnectionKeeper
 from reliable_mq.runtime.held_bytes import UnreadAnswers
 from reliable_mq.runtime.outbox import Outbox
-from reliable_mq.runtime.turn_shares import TurnShares
-from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame
+from reliable_mq.wire.long_frame import AnyFrame
 
-_JOINED_MAX = 4096
+if TYPE_CHECKING:
+    from reliable_mq.runtime.server_connection import TurnShares
+
 _SMALL_MAX = 65_536  # for smaller answers, only the unsent rest counts
-_WHOLE_MAX = LONG_SIZE_MIN  # longer answers are written in pieces; only they may be a `LongFrame`
 
 
-class AnswerWriter(asyncio.Protocol):
-    """The half of a connection that writes.
+class LongAnswers(asyncio.Protocol):
+    """The part of a connection that writes long answers, and knows what is unread.
 
     Args:
         listener: counts what is unread.
@@ -73,25 +72,6 @@ class AnswerWriter(asyncio.Protocol):
         is_unsent = self._outbox.frames or self._transport.get_write_buffer_size()
         return bool(is_unsent) and not self._transport.is_closing()
 
-    def send(self, frames: Sequence[AnyFrame]) -> None:
-        """Write frames, or begin to write them piece by piece if they are long."""
-        transport = self._transport
-        if transport.is_closing():
-            return
-        self._last_used = self._loop.time()
-        if self._has_unsent and not transport.get_write_buffer_size():
-            self._note_read()
-        longest = len(frames[0]) if len(frames) == 1 else max(map(len, frames))
-        if longest > _WHOLE_MAX or self._outbox.frames:
-            self._put(frames)
-            return
-        if len(frames) > 1 and longest < _JOINED_MAX:  # a copy costs less than a list
-            transport.write(b"".join(frames))  # type: ignore[arg-type]
-        else:
-            transport.writelines(frames)  # type: ignore[arg-type]
-        if transport.get_write_buffer_size():
-            self._note_unsent(sum(map(len, frames)))
-
     def _note_unsent(self, size: int) -> None:
         """Note that answers of `size` bytes, which stay in memory together, may be unread."""
         unsent = self._transport.get_write_buffer_size() + self._outbox.held
@@ -135,18 +115,3 @@ class AnswerWriter(asyncio.Protocol):
         if self._has_unsent and self._connection is not None:
             self._has_unsent = self._outbox.held > 0
             self._listener.note_unsent(self._connection.id, self._outbox.held)
-
-
-def send_all(connections: Mapping[int, HeldConnection], answers: Sequence[Answer]) -> None:
-    """Write answers to connections by their ids; those to one connection together."""
-    if len(answers) == 1:
-        ((connection_id, frame),) = answers
-        if (connection := connections.get(connection_id)) is not None:
-            connection.send([frame])
-        return
-    by_connection: defaultdict[int, list[AnyFrame]] = defaultdict(list)
-    for connection_id, frame in answers:
-        by_connection[connection_id].append(frame)
-    for connection_id, frames in by_connection.items():
-        if (connection := connections.get(connection_id)) is not None:
-            connection.send(frames)
