@@ -48,7 +48,8 @@ from reliable_mq.wire.record import address_of
 
 log = limited_log(__name__)
 
-_TICK_SECONDS, _FEW_SPEAKERS = 0.02, 2
+_TICK_SECONDS = 0.02
+_FEW_SPEAKERS = 2
 _SOME_SPEAKERS = 8  # if one sends much, others with single requests do not wait for its share
 
 
