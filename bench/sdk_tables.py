@@ -30,8 +30,8 @@ def sdk_table(results: dict[str, Any]) -> str:
             for these in (theirs, ours)
             for name in ("per_second", "server_us", "client_us")
         ]
-        speeds = (median_of(these, "per_second") for these in (ours, theirs))
-        beside = beside_ceiling(bar, *speeds, ceiling)[: len(titles)]
+        speed, their_speed = median_of(ours, "per_second"), median_of(theirs, "per_second")
+        beside = beside_ceiling(bar, speed, their_speed, ceiling)[: len(titles)]
         rows.append((f"{sdk}: {what}", *figures, f"{ratio:.2f}", *beside))
     wholes: list[tuple[str, ...]] = [("all server processes", "Apache", "ours", "ratio", "bar")]
     figures_of = [each for each in results["rounds"] if "value" in each]
