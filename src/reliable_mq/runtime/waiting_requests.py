@@ -8,9 +8,15 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from reliable_mq.errors import FrameError
-from reliable_mq.runtime.connection_roles import ConnectionKeeper, ConnectionOwner, Decode
+from reliable_mq.runtime.connection_roles import (
+    ConnectionKeeper,
+    ConnectionOwner,
+    Decode,
+    HeldConnection,
+)
 from reliable_mq.runtime.long_answers import LongAnswers
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, FrameReader
@@ -129,7 +135,8 @@ class WaitingRequests(LongAnswers):
 
     def _handle_later(self) -> None:
         self._transport.pause_reading()
-        self._listener.handle_later(self)  # after the answers to the handled commands are sent
+        # After the answers to the handled commands are sent.
+        self._listener.handle_later(cast("HeldConnection", self))
 
     def _slice(self) -> Iterator[Command]:
         """Yield waiting commands for one slice."""
