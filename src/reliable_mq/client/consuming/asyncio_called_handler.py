@@ -20,6 +20,7 @@ from reliable_mq.client.consuming.thread_handling import (
     Threads,
     is_asynchronous,
 )
+from reliable_mq.errors import error_text
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Outcome, Retry, checked_outcomes, outcomes_of, raised_outcomes
 from reliable_mq.telemetry import client_events
@@ -107,7 +108,7 @@ class CalledHandler:
             said = raised_outcomes(error, len(call.messages))
             if said is not None:
                 return said
-            reason = f"{type(error).__name__}: {error}"
+            reason = error_text(error)
             if self._are_given_up(call.messages):  # the line of the dead letter has the error
                 last = Retry()
                 last.__cause__ = error
