@@ -47,8 +47,6 @@ from reliable_mq.broker_core.requests.handlers import (
     refuse_large,
 )
 from reliable_mq.broker_core.requests.known_sends import (
-    LoneSend,
-    place_alone,
     plain_form,
     send_known,
 )
@@ -56,6 +54,7 @@ from reliable_mq.broker_core.requests.pop_ack import record_acks, try_to_record_
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
+from reliable_mq.broker_core.requests.sends_at_once import PlacedSends, place_alone
 from reliable_mq.broker_core.state import BrokerState, PeerConnection, Request, Turn
 from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.commit_log import LogBatch
@@ -305,39 +304,41 @@ class BrokerCore:
 
     def place_alone(
         self, connection: PeerConnection, command: Command, now_ms: int
-    ) -> LoneSend | None:
-        """Return where one plain send is written that came alone; None: `receive` takes it.
+    ) -> PlacedSends | None:
+        """Return where the plain sends of a read are written; None: `receive` takes them.
 
         Nothing is changed. When it is written, before anything else, call `stored_alone`.
         """
         if not (self._stores_alone and type(command) is KnownSends):
             return None
-        if self._handler_of is not self._unwatched or len(command.bodies) > 1:
+        if self._handler_of is not self._unwatched:
             return None
         return place_alone(self.state, connection, command, now_ms)
 
     def stored_alone(
-        self, lone: LoneSend, began_ms: int, now_ms: int, answer: Callable[[list[Answer]], None]
+        self, sends: PlacedSends, began_ms: int, now_ms: int, answer: Callable[[list[Answer]], None]
     ) -> None:
-        """Answer and dispatch a send that was written: `receive`, `take_sends` and `stored`.
+        """Answer and dispatch sends that were written: `receive`, `take_sends` and `stored`.
 
         Args:
-            lone: the send.
-            began_ms: when it came.
+            sends: what was written.
+            began_ms: when they came.
             now_ms: the time.
-            answer: sends its reply, before the dispatch.
+            answer: sends the replies, before the dispatch.
 
         Raises:
             OSError, StoreError: see `stored`.
         """
         state = self.state
-        store, size = state.store, len(lone.record)
-        arrivals = store.appender.add_written(lone.lane, lone.tags_code, size, lone.time_ms)
-        state.answers.released = lone.end
-        if lone.answer is not None:
-            state.statistics.put_time.add(1, now_ms - began_ms)
-            answer([lone.answer])
-        store.dispatch_alone(arrivals, lone.time_ms)
+        store, dispatched = state.store, sends.dispatched
+        store.appender.add_written(sends.arrivals, dispatched)
+        state.answers.released = dispatched.end
+        if sends.answer is not None:
+            state.statistics.put_time.add(sends.count, now_ms - began_ms)
+            answer([sends.answer])
+        store.dispatch_alone(sends.arrivals.values(), dispatched)
+        if sends.note is not None and store.index is not None:
+            sends.note_in(store.index.notes)
         if store.upkeep.due:
             store.upkeep.flush_due()
 

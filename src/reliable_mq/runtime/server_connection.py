@@ -283,8 +283,12 @@ class ServerConnection(asyncio.Protocol):
         if commands and self._fit(commands):
             if begun:
                 self._note_received()
-            left = iter(commands)
-            self._is_busy = bool(self._owner.received(self._connection, left))
+            if len(commands) == 1 and not isinstance(frames[0], Frame):  # it was recognised
+                left: Iterable[Command] = commands
+                self._is_busy = bool(self._owner.received_known(self._connection, commands[0]))
+            else:
+                left = iter(commands)
+                self._is_busy = bool(self._owner.received(self._connection, left))
             if self._is_busy:
                 self._leave(left, kept + len(data) - begun)
             return
@@ -301,10 +305,9 @@ class ServerConnection(asyncio.Protocol):
         if self._turns.many_from is not self:
             self._turns.single_at = time.monotonic()
         self._frame_began = self._last_used
-        alone = (command,)
-        self._is_busy = bool(self._owner.received(connection, alone))
+        self._is_busy = bool(self._owner.received_known(connection, command))
         if self._is_busy:
-            self._leave(alone, len(data))
+            self._leave((command,), len(data))
         return True
 
     def _queue(self, requests: Sequence[Command | Frame], *, is_first: bool) -> None:
