@@ -9,11 +9,11 @@ from typing import NoReturn, cast
 import pytest
 from tests.waiting import eventually
 
-from reliable_mq.broker_core.requests.known_sends import LoneSend
+from reliable_mq.broker_core.requests.sends_at_once import PlacedSends
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import LogBatch, SegmentWrite
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.broker_core.store.lanes import Lane
+from reliable_mq.broker_core.store.marks import Dispatched
 from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.syncs import Syncs
@@ -217,9 +217,8 @@ def test_a_full_disk_keeps_batches_waiting_in_order_and_lets_them_go_on_when_the
     assert rooms == [False, True]
 
 
-def lone(segment: GatedSegment, at: int, data: bytes) -> LoneSend:
-    place = cast("DiskFile", segment), at, data, at + len(data)
-    return LoneSend(*place, Lane("orders", 0, 1), 0, 0, None)
+def lone(segment: GatedSegment, at: int, data: bytes) -> PlacedSends:
+    return PlacedSends(cast("DiskFile", segment), at, data, Dispatched(at + len(data)), {}, None)
 
 
 def test_a_record_is_written_alone_only_if_it_can_be_written_at_once() -> None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 import msgspec
 
 from reliable_mq.broker_core.answers import Answer
-from reliable_mq.broker_core.requests.known_sends import FEW
+from reliable_mq.broker_core.requests import known_sends
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
 from reliable_mq.broker_core.store.consume_queue import pack_unit
 from reliable_mq.broker_core.store.disk import DiskFile
@@ -78,7 +78,11 @@ def place_alone(
     ):
         return None
     if len(bodies) > 1:
-        return _place_many(state, connection, sends, now_ms) if len(bodies) >= FEW else None
+        return (
+            _place_many(state, connection, sends, now_ms)
+            if len(bodies) >= known_sends.FEW
+            else None
+        )
     shape, (body,) = sends.shape, bodies
     form = shape.form
     size = form.size + len(body)
