@@ -8,7 +8,6 @@ Invariant L5: batches are written in the order of their arrival.
 """
 
 import asyncio
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,15 +37,12 @@ from reliable_mq.telemetry import broker_events
 log = limited_log(__name__)
 
 _T = TypeVar("_T")
-_Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
-_NOTHING = "nothing"
 _LATELY_SECONDS = 0.1
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 _ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
-# Without a sync for each turn, zeros let the system take pages by the hundred, not with each write.
-_SMALL_WRITE = 64 * 1024
+_SMALL_WRITE = 32 * 1024  # bytes; behind zeros, such a write need not make the system take pages
 
 
 class LogWriter:
@@ -88,8 +84,7 @@ class LogWriter:
         self._syncs = syncs
         self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
-        # Bytes of a write: behind one with no more, zeros are written ahead of the log.
-        self._zeros_behind = _SMALL_WRITE if sync_interval else sys.maxsize
+        self._zeros_behind = _SMALL_WRITE if sync_interval else _ZEROS_MAX  # see `write_batch`
         self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
@@ -145,13 +140,12 @@ class LogWriter:
         if not (is_unseen and self._sync_interval) or self._roomless:
             return False
         try:
-            segment, at, records = sends.segment, sends.at, sends.records
-            segment.write(at, (records,))
-            if len(records) <= self._zeros_behind:
-                segment.write_ahead(at + len(records))
+            sends.segment.write(sends.at, (sends.records,))
+            if (size := len(sends.records)) <= self._zeros_behind:
+                sends.segment.write_ahead(sends.at + size)
         except Exception:  # noqa: BLE001 - see above
             return False
-        self._unsynced[segment] = None
+        self._unsynced[sends.segment] = None
         self._end, self._written_at = sends.dispatched.end, self._loop.time()
         self._sync_soon()
         return True
@@ -293,7 +287,7 @@ class LogWriter:
 
         size, self._sync_end = end - self._sync_end, end
         if not self._sync_interval:
-            self._zeros_behind = sys.maxsize if size <= _ZEROS_MAX else 0
+            self._zeros_behind = _ZEROS_MAX if size <= _ZEROS_MAX else 0
         syncs = self._syncs
         if isinstance(syncs, PromptSyncs):
             if self._is_copying and size > _MUCH:
@@ -388,7 +382,7 @@ class LogWriter:
             if _SYNC in self._lacking:
                 break
             self.go_on(at_once=True)  # a turn may have come during the sync
-        await self._result_of(_NOTHING, lambda: None)
+        await self._result_of("nothing", lambda: None)
 
     def close(self) -> None:
         """End the thread. Call `drain` before.

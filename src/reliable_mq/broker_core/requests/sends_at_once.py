@@ -88,7 +88,7 @@ def place_alone(
     size = form.size + len(body)
     if len(body) > state.config.message_size_max or size + BLANK_SIZE > log.capacity_end - offset:
         return None
-    queue, born_time, key, opaque = shape.pick(sends.values[0])
+    queue, born_time, key, opaque = shape.pick((sends.values or sends.rows())[0])
     lane = state.topics.lanes_by_text.get(shape.header.topic, _NO_LANES).get(queue)
     if lane is None or not lane.next:  # a queue begins with more than a record
         return None

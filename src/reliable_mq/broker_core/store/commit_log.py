@@ -14,7 +14,6 @@ Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 """
 
 import logging
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -257,7 +256,7 @@ class CommitLog:
         return batch
 
     @staticmethod
-    def write_batch(batch: LogBatch, zeros_behind: int = sys.maxsize) -> None:
+    def write_batch(batch: LogBatch, zeros_behind: int = 256 * 1024) -> None:
         """Write the batch. Batches must be written in the order of `take_batch`.
 
         Args:
