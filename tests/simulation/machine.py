@@ -298,8 +298,7 @@ class Machine:
 
     def _receive(self, link: Link, data: bytes) -> None:
         core, now_ms = self._alive(), self._world.now_ms
-        read = list(link.read(core, data))
-        for asked, given in read:
+        for asked, given in (read := list(link.read(core, data))):
             self._look_for_room()
             for command in asked:
                 self._world.note("request", link.connection.id, command.code, command.opaque)
@@ -316,16 +315,10 @@ class Machine:
             self._world.later(after_ms, lambda: guard(self._due_turn))
 
     def _store_at_once(self, link: Link, command: Command) -> bool:
-        """Store what came alone without a turn, on half of the links; return whether it was."""
-        if link.connection.id % 4 > 1:
-            return False
-        parts = self._world, self._alive(), self._writer, self.network, self._model
-        is_stored = store_at_once(*parts, link, command)
-        if is_stored and self._replicating is not None:
-            master = self._replicating.whole.master
-            if master is not None:
-                master.stored()
-        return is_stored
+        """Store what came alone without a turn, if it needs none; return whether it was stored."""
+        master = self._replicating.whole.master if self._replicating is not None else None
+        parts = self._world, self._alive(), self._writer, self.network, self._model, master
+        return store_at_once(*parts, link, command)
 
     def lost(self, link: Link) -> None:
         """Note that a link is gone."""
