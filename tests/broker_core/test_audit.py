@@ -303,13 +303,13 @@ def test_a_name_without_proof_is_told_apart_from_a_user(world: AuditWorld) -> No
 
 def test_the_user_of_a_request_is_its_actor(world: AuditWorld) -> None:
     """Given a request whose signer is known, then the line has the name."""
-    handle = world.core._handling.handle
+    handle = world.core._handle
 
     def as_admin(request: Request) -> None:
         request.user = "admin"
         handle(request)
 
-    world.core._handling.handle = as_admin  # type: ignore[method-assign]
+    world.core._handle = as_admin  # type: ignore[method-assign]
     world.create_topic()
 
     assert world.took()["actor"] == "admin"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_mq.broker_core.requests.pull_reply import PullExt, encode_found
+from reliable_mq.broker_core.requests.pull import PullExt, encode_found
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, ROCKETMQ
 

@@ -18,9 +18,9 @@ from tests.broker_core.broker_world import (
 from tests.broker_core.test_known_sends import CHANGES, ODD, STEPS, alike, play
 from tests.broker_core.two_sides import QUEUES, Side, send_frame
 
+from reliable_mq.broker_core import core as core_module
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.requests import pull_wakes
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.statistics import TOPIC_PUT_LATENCY
 from reliable_mq.broker_core.store import consume_queue
@@ -351,7 +351,7 @@ def test_each_short_turn_has_its_own_budget_for_pulls_that_wait() -> None:
     for queue in (1, 2, 3):
         side.world.begin(RequestCode.PULL_MESSAGE, waiting_pull_header(queueId=queue), of=2)
     core, answered = side.world.core, list[Answer]()
-    with patch.object(pull_wakes, "_WAITING_COST_MAX", 1):  # the first answer uses it up
+    with patch.object(core_module, "_WAITING_COST_MAX", 1):  # the first answer uses it up
         core.take_turn()
         for number, each in enumerate(alike(4)[1:], 1):
             side.receive(each)

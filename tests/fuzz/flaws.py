@@ -16,20 +16,18 @@ from tests.fuzz.name_server_flaws import (
     registrations_side_by_side,
 )
 
-from reliable_mq.broker_core import clients, config, config_reading
+from reliable_mq.broker_core import clients, config, config_reading, core
 from reliable_mq.broker_core import offsets as offset_table
 from reliable_mq.broker_core.delivery import long_poll, order_lock
 from reliable_mq.broker_core.filter import sql92, tokens
 from reliable_mq.broker_core.requests import (
     filtered_pull,
     groups,
-    handling,
     locks,
     offset_reset,
     offsets,
     pull,
     pull_reading,
-    pull_wakes,
     settings,
     subscription,
 )
@@ -54,7 +52,7 @@ _ENDLESS = 2**62
 
 def answers_of_any_size() -> None:
     """An answer is encoded as it is, and whatever comes of that ends the broker."""
-    for module in (handling, pull, name_server):
+    for module in (core, pull, name_server):
         put(module, "encode_answer", encode_command)
 
 
@@ -146,7 +144,7 @@ def filters_of_heartbeats() -> None:
 
 def pulls_look_at_all() -> None:
     """A pull looks at as many messages as it asks for."""
-    find = pull_reading.find
+    find = pull.find
 
     def found(state: Any, header: Any, wanted: Any) -> Any:
         put(pull_reading, "_SCAN_MAX", max(800, header.max_msg_nums))
@@ -159,7 +157,7 @@ def pulls_look_at_all() -> None:
 def all_pulls_wait_and_wake() -> None:
     """Any number of pulls waits, and all are answered at once."""
     put(long_poll.WaitingPulls, "has_room", lambda _self, _pull: True)
-    put(pull_wakes, "_WAITING_COST_MAX", _ENDLESS)
+    put(core, "_WAITING_COST_MAX", _ENDLESS)
 
 
 def groups_of_any_size() -> None:
@@ -195,7 +193,7 @@ def settings_written_by_the_loop() -> None:
 
 def bodies_of_any_size() -> None:
     """A body may be of any size, and written in any way."""
-    put(handling, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
+    put(core, "REQUEST_BODY_SIZE_MAX", _ENDLESS)
     put(peer_texts, "SLOW_TEXT_SIZE_MAX", _ENDLESS)
 
 

@@ -19,26 +19,43 @@ from reliable_mq.broker_core.delivery.followed_timers import VERSIONS_AHEAD
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.timed_elsewhere import TimedElsewhere
 from reliable_mq.broker_core.due_work import DueWork
+from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.indexing import Indexing
+from reliable_mq.broker_core.long_works import Steps, Work
 from reliable_mq.broker_core.opening import made_state, open_state
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
-from reliable_mq.broker_core.requests.handling import RequestHandling
+from reliable_mq.broker_core.requests import audited
+from reliable_mq.broker_core.requests.audited import AUDITED
+from reliable_mq.broker_core.requests.filtered_pull import judge_new
+from reliable_mq.broker_core.requests.handlers import (
+    Answered,
+    answer_to_failed,
+    not_supported,
+    refuse_large,
+)
 from reliable_mq.broker_core.requests.known_sends import (
     plain_form,
     send_known,
 )
 from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
-from reliable_mq.broker_core.requests.pull_wakes import PullWakes
+from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.query import forget_queries
 from reliable_mq.broker_core.requests.sends_at_once import PlacedSends, place_alone
+from reliable_mq.broker_core.requests.serving import Serving
 from reliable_mq.broker_core.state import PeerConnection, Request, Turn
 from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.lanes import Arrivals
 from reliable_mq.broker_core.topic_brokers import Places
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
+from reliable_mq.telemetry import broker_events
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import (
+    ONE_WAY_FLAG,
     REPLY_FLAG,
     Command,
     decode_request,
@@ -49,6 +66,10 @@ from reliable_mq.wire.known_send import KnownSends, SendShapes
 
 log = limited_log(__name__)
 
+# Microseconds of work in one turn for replies to pulls that messages wake. Many pulls may wait for
+# one message, and other requests must not wait for all of them.
+_WAITING_COST_MAX = 2_000
+
 
 class BrokerCore:
     """One broker over one disk."""
@@ -57,18 +78,17 @@ class BrokerCore:
         self._disk = disk
         self.state = made_state(config, disk, process_id)
         guard = self.state.guard
-        self._handling = RequestHandling(self.state)
+        self._serving = Serving(self.state)
         self.decode = decode_request if guard is None else decode_signed_request
         # Whether a send is stored when it is written, and needs no look at who sends it.
         is_local = not isinstance(self.state.answers, ReplicatedAnswers)
         self._stores_alone = is_local and guard is None and not self.state.is_sync_flush
         self.housekeeping = Housekeeping(self.state, disk)
         self._pop_wakes = PopWakes(self.state)
-        self._pull_wakes = PullWakes(self.state, self._pop_wakes)
-        self._indexing = Indexing(self.state, self._handling.handle)
-        self._due = DueWork(
-            self.state, self.housekeeping, self._pop_wakes, self._pull_wakes, self._indexing
-        )
+        self._arrived: dict[tuple[str, int], set[int]] = {}
+        self._room = _WAITING_COST_MAX  # the rest of the budget until the turn ends
+        self._indexing = Indexing(self.state, self._handle)
+        self._due = DueWork(self.state, self.housekeeping, self._pop_wakes, self._indexing)
 
     def open(self, now_ms: int) -> None:
         """Recover the store and read the configuration files.
@@ -83,15 +103,15 @@ class BrokerCore:
     def fence(self) -> None:
         """Refuse what a master does, and show no message: another broker is the master."""
         self.state.is_unverified = True
-        self._handling.fence()
+        self._serving.fence()
 
     def isolate(self) -> None:
         """Serve nobody but slaves, until `go_online`."""
-        self._handling.isolate()
+        self._serving.isolate()
 
     def go_online(self) -> None:
         """Serve everybody, if this broker was not fenced meanwhile."""
-        self._handling.go_online()
+        self._serving.go_online()
 
     def deliver_elsewhere(self, now_ms: int) -> None:
         """Stand in for the master from now on; see `StandIn`."""
@@ -133,18 +153,18 @@ class BrokerCore:
         if type(command) is KnownSends:
             return self._take_known(connection, command, now_ms)
         if command.flag & REPLY_FLAG:
-            self._handling.take_answer(connection, command)
+            self._take_answer(connection, command)
         else:
-            self._handling.handle(Request(connection, command, now_ms))
+            self._handle(Request(connection, command, now_ms))
         return False
 
     def _take_known(self, connection: PeerConnection, sends: KnownSends, now_ms: int) -> bool:
         """Store sends of a known shape; those that are more than plain are handled in general."""
-        is_plain = self._handling.is_plain
+        is_plain = self._serving.is_plain
         stored = send_known(self.state, connection, sends, now_ms) if is_plain else 0
         if stored < len(sends.bodies):
             for command in sends.in_general(self.decode)[stored:]:
-                self._handling.handle(Request(connection, command, now_ms))
+                self._handle(Request(connection, command, now_ms))
         return stored == len(sends.bodies)
 
     def place_alone(
@@ -154,7 +174,7 @@ class BrokerCore:
 
         Nothing is changed. When it is written, before anything else, call `stored_alone`.
         """
-        if self._stores_alone and self._handling.is_plain and type(command) is KnownSends:
+        if self._stores_alone and self._serving.is_plain and type(command) is KnownSends:
             return place_alone(self.state, connection, command, now_ms)
         return None
 
@@ -185,10 +205,58 @@ class BrokerCore:
         if store.upkeep.due:
             store.upkeep.flush_due()
 
+    def _handle(self, request: Request) -> None:
+        """Have a request handled, and send the reply, unless it comes later."""
+        state, command = self.state, request.command
+        pending = audited.begin(state, request) if command.code in AUDITED else None
+        handler = self._serving.handler_of(command.code)
+        try:
+            if handler is None:
+                answer: Answered = not_supported(command)
+            else:
+                if len(command.body) > REQUEST_BODY_SIZE_MAX:
+                    refuse_large(command)
+                answer = handler(state, request)
+        except Exception as error:  # noqa: BLE001 - it is told and logged there
+            answer = answer_to_failed(state, request, error)
+        if answer is None or isinstance(answer, Command):
+            self._end(request, pending, answer)
+        else:
+            state.works.add(request.connection.id, self._in_steps(request, pending, answer))
+
+    def _end(
+        self, request: Request, pending: audited.PendingAct | None, answer: Command | None
+    ) -> None:
+        """Note the end of a request in the audit, and send the reply."""
+        if pending is not None:
+            audited.end(self.state, request, pending, answer)
+        if answer is not None and not request.command.flag & ONE_WAY_FLAG:
+            self.state.reply(request.connection.id, encode_answer(answer))
+
+    def _in_steps(
+        self, request: Request, pending: audited.PendingAct | None, steps: Steps[Command | None]
+    ) -> Work:
+        """Do the rest of a request that takes long."""
+        try:
+            answer = yield from steps
+        except Exception as error:  # noqa: BLE001 - it is told and logged there
+            answer = answer_to_failed(self.state, request, error)
+        self._end(request, pending, answer)
+
+    def _take_answer(self, connection: PeerConnection, command: Command) -> None:
+        try:
+            self.state.calls.answer(connection.id, command)
+        except InvariantBroken:
+            raise
+        except Exception:  # noqa: BLE001 - it is logged
+            broker_events.CLIENT_ANSWER_UNUSABLE.log(
+                log, traceback_of=True, client=connection.address
+            )
+
     def told_places(self, topic: str, places: Places, now_ms: int) -> None:
         """Take what a name server says of a topic, and answer who has waited for it."""
         for request in self.state.topic_brokers.told(topic, places, now_ms):
-            self._handling.handle(request)
+            self._handle(request)
 
     def disconnected(self, connection_id: int) -> None:
         """Remove a closed connection."""
@@ -224,10 +292,10 @@ class BrokerCore:
         if state.files.due:
             state.files.call_some()
         if state.pulls.ready:
-            self._pull_wakes.answer_woken()
+            self._answer_woken()
         if state.pops.ready or state.notifications.ready:
             self._pop_wakes.answer_ready(now_ms)
-        self._pull_wakes.spent = 0
+        self._room = _WAITING_COST_MAX
         if state.popped.acks or state.popped.replies:
             try_to_record_acks(state)
         if state.halves.is_op_due:
@@ -249,7 +317,7 @@ class BrokerCore:
         They add nothing else to a turn. What others have left waits for its own turn.
         """
         state = self.state
-        self._pull_wakes.spent = 0
+        self._room = _WAITING_COST_MAX
         batch = state.store.take_batch()
         if batch is not None:
             state.answers.end_sends(batch.end)
@@ -301,11 +369,11 @@ class BrokerCore:
         if report is not None:
             report()
         is_awaited = state.pulls.waiting or state.pops.waiting or state.notifications.waiting
-        store.dispatch_up_to(end, self._pull_wakes.note_arrival if is_awaited else None)
+        store.dispatch_up_to(end, self._note_arrival if is_awaited else None)
         if durable:
             self._note_durable(end)
-        if self._pull_wakes.arrived:
-            self._pull_wakes.wake(now_ms)
+        if self._arrived:
+            self._wake_pulls(now_ms)
             if answer is not None and answers.ready and not state.audit.lines:
                 answer(answers.take_ready())
         if store.upkeep.due:
@@ -347,6 +415,41 @@ class BrokerCore:
             is_flood: see there.
         """
         self.state.files.saved(now_ms, seconds, is_flood=is_flood)
+
+    def _note_arrival(self, arrivals: Arrivals) -> None:
+        key = (arrivals.topic, arrivals.queue_id)
+        tags_codes = self._arrived.get(key)
+        if tags_codes is None:
+            self._arrived[key] = arrivals.tags_codes
+        else:
+            tags_codes |= arrivals.tags_codes
+
+    def _wake_pulls(self, now_ms: int) -> None:
+        state = self.state
+        for (topic, queue_id), tags in self._arrived.items():
+            state.pulls.arrived(topic, queue_id, tags)
+        if state.pops.waiting or state.notifications.waiting:
+            self._pop_wakes.arrived(self._arrived)
+            self._pop_wakes.answer_ready(now_ms)
+        self._arrived.clear()
+        self._answer_woken()
+
+    def _answer_woken(self) -> None:
+        """Answer pulls whose messages arrived; beyond the budget the next turn continues."""
+        state = self.state
+        while self._room > 0 and state.pulls.ready:
+            pull = state.pulls.take_ready()
+            if pull is None:
+                return
+            is_wanted = True
+            if isinstance(pull.wanted, Filter):
+                is_wanted, cost = judge_new(state, pull)
+                self._room -= cost
+            if is_wanted:
+                self._room -= answer_waiting(state, pull)
+            else:
+                self._room -= pull.cost
+                state.pulls.hold(pull)
 
     def tick(self, now_ms: int) -> None:
         """Do the work that is due: delays, long polls, expired clients, files."""

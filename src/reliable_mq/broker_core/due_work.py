@@ -12,7 +12,7 @@ from reliable_mq.broker_core.offset_saving import OffsetSaving
 from reliable_mq.broker_core.replicated_answers import ReplicatedAnswers
 from reliable_mq.broker_core.requests.pop_ack import record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
-from reliable_mq.broker_core.requests.pull_wakes import PullWakes
+from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
@@ -24,6 +24,8 @@ log = limited_log(__name__)
 _EXPIRY_INTERVAL_MS = 10_000
 _ORDERS_INTERVAL_MS = 3600 * 1_000
 _SAMPLE_INTERVAL_MS = 1_000
+# Microseconds of work in one tick for replies to pulls whose wait is over: many may end at a time.
+_DUE_COST_MAX = 5_000
 
 
 class DueWork:
@@ -34,12 +36,10 @@ class DueWork:
         state: BrokerState,
         housekeeping: Housekeeping,
         pop_wakes: PopWakes,
-        pull_wakes: PullWakes,
         indexing: Indexing,
     ) -> None:
         self._state, self._housekeeping = state, housekeeping
-        self._pop_wakes, self._pull_wakes = pop_wakes, pull_wakes
-        self._indexing, self._half_check = indexing, HalfCheck()
+        self._pop_wakes, self._indexing, self._half_check = pop_wakes, indexing, HalfCheck()
         self.offsets = OffsetSaving(state)
         self._due_ms = dict.fromkeys(
             ("statistics", "delays", "offsets", "delay offsets", "clients", "halves", "orders"), 0
@@ -62,7 +62,7 @@ class DueWork:
             statistics.begin_sampling(state.take_grown(), now_ms)
         statistics.run_some()
         self._housekeeping.run_some()
-        self._pull_wakes.answer_due(now_ms)
+        self._answer_due(now_ms)
         self._pop_wakes.tick(now_ms)
         state.member_notices.tell_some()
         state.calls.expire(now_ms)
@@ -122,3 +122,12 @@ class DueWork:
             return False
         self._due_ms[what] = now_ms + interval_ms
         return True
+
+    def _answer_due(self, now_ms: int) -> None:
+        """Answer pulls whose timeout is over; beyond the budget the next tick continues."""
+        state, room = self._state, _DUE_COST_MAX
+        while room > 0:
+            pull = state.pulls.take_due(now_ms)
+            if pull is None:
+                return
+            room -= answer_waiting(state, pull)

@@ -1,33 +1,31 @@
-"""The messages that a pull finds in a queue, or why there are none.
+"""Pulls that are not the usual one: some messages are not wanted, are gone, large or damaged.
 
 Records that are neighbours in the log are read together. Around damage each record is looked at.
 Source: Apache RocketMQ `DefaultMessageStore.getMessage`.
 """
 
 from collections.abc import Iterator
-from operator import lt
 from typing import NamedTuple
 
-from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
+from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.damaged import sound_records
 from reliable_mq.broker_core.requests.filtered_pull import scan
-from reliable_mq.broker_core.requests.pull_reply import FOUND
+from reliable_mq.broker_core.requests.offsets import is_young
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.long_frame import LONG_SIZE_MIN, LongBody
-from reliable_mq.wire.record import RECORD_SIZE_MIN, are_messages, is_message
+from reliable_mq.wire.record import RECORD_SIZE_MIN, is_message
 from reliable_mq.wire.record_scan import (
-    are_valid,
     claimed_size_at,
     holds_records,
     is_record_size,
 )
 
-RESET = "OFFSET_RESET"
+FOUND = "FOUND"
 # Units scanned for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache scans more if the
 # client asks for more; here no client may block the others with a large number.
 _SCAN_MAX = 800
@@ -44,60 +42,7 @@ class Found(NamedTuple):
     work: int = 0  # microseconds besides what `scan_cost` knows
 
 
-def find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
-    """Return the wanted messages of a queue from an offset on; see `Found`."""
-    if state.offsets.resets:
-        reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
-        if reset is not None:
-            return Found(ResponseCode.PULL_OFFSET_MOVED, RESET, reset)
-    queue = state.store.queues.get((header.topic, header.queue_id))
-    offset = header.queue_offset
-    if queue is None or queue.end == 0:
-        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-        return Found(code, "NO_MESSAGE_IN_QUEUE", 0)
-    if offset < queue.first:
-        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.first)
-    if offset == queue.end:
-        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
-    if offset > queue.end:
-        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
-    if isinstance(wanted, Filter):
-        return _read_filtered(state, queue, header, wanted)
-    found = _read_all(state, queue, header) if wanted is None else None
-    return found or _read(state, queue, header, wanted)
-
-
-def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> Found | None:
-    """Read like `_read` if all records are sound, wanted, and within the size limit; else None.
-
-    This is the usual case. Neighbouring records are read without a step per record.
-    """
-    config = state.config
-    log = state.store.log
-    count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
-    places = queue.places(header.queue_offset, count_max)
-    if places is None or places.begins[0] < log.start:
-        return None
-    begins, sizes = places
-    size = sum(sizes)
-    if not 0 < size <= min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
-        return None
-    body = log.read_joined(begins, sizes)
-    if not are_messages(body, sizes, header.queue_id, header.queue_offset):
-        return None
-    damage = log.damage
-    is_sound = begins[0] >= damage.sought_from and (
-        not damage.stretches or damage.is_excluded(begins[0], begins[-1] + sizes[-1])
-    )
-    if not is_sound and not are_valid(body, begins, sizes):
-        return None
-    if not all(map(lt, begins, begins[1:])):
-        return None
-    count = len(sizes)
-    return Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
-
-
-def _read(
+def read(
     state: BrokerState,
     queue: ConsumeQueue,
     header: PullMessageHeader,
@@ -194,7 +139,7 @@ def _around_damage(
     return Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
 
 
-def _read_filtered(
+def read_filtered(
     state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter
 ) -> Found:
     config = state.config
@@ -223,3 +168,22 @@ def _more_units(
         yield from units
         offset += len(units)
         units = queue.units(offset, min(2 * len(units), end - offset))
+
+
+def broker_to_read(
+    state: BrokerState, queue: ConsumeQueue | None, found: Found, group: GroupConfig | None
+) -> int:
+    """Return the id of the broker from which a group must read next, if slaves may be read.
+
+    A group that reads messages which are probably not in memory gets the broker in its settings.
+    """
+    group = group or GroupConfig()
+    last = found.next_offset - 1
+    is_read = found.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    is_slow = (
+        is_read
+        and queue is not None
+        and queue.first <= last < queue.end
+        and not is_young(state, queue.unit(last).commit_log_offset)
+    )
+    return group.which_broker_when_consume_slowly if is_slow else group.broker_id
