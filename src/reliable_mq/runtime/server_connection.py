@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reliable_mq.broker_core.answers import Answer
