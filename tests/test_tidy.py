@@ -22,7 +22,6 @@ FUNCTION_LINES_MAX = 70
 # A module of the package that may be longer, because it is one thing, and which.
 ONE_THING = {
     "broker_core/core.py": "one class, the broker's turn",
-    "broker_core/requests/pull.py": "one request: who may pull, what is wanted, and the reply",
     "telemetry/metrics.py": "one table: every metric that there is",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",

@@ -295,7 +295,7 @@ def test_without_access_control_nothing_is_wrapped() -> None:
     world = BrokerWorld()
     assert world.state.guard is None
     assert world.core.decode is decode_request
-    assert world.core._handler_of == HANDLERS.get
+    assert world.core._serving.handler_of == HANDLERS.get
 
 
 def test_a_decision_is_kept_only_while_names_are_short(world: AccessWorld) -> None:

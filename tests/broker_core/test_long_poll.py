@@ -14,7 +14,7 @@ from tests.broker_core.broker_world import (
 from reliable_mq.broker_core import core
 from reliable_mq.broker_core.delivery.long_poll import PullLimits, WaitingPull, WaitingPulls
 from reliable_mq.broker_core.requests import pull as pulls
-from reliable_mq.broker_core.requests import subscription
+from reliable_mq.broker_core.requests import pull_wanted, subscription
 from reliable_mq.broker_core.state import BrokerState, Turn
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -239,7 +239,7 @@ def test_a_waiting_pull_that_cannot_be_read_is_answered_so_and_costs_nobody_else
     world.create_topic()
     opaque = hold(world)
     with monkeypatch.context() as patched:
-        patched.setattr(pulls, "_find", fail)
+        patched.setattr(pulls, "find", fail)
         world.send(b"hello")
     late = hold(world, offset=1)
     world.send(b"again")
@@ -328,7 +328,7 @@ def test_pulls_by_very_many_tags_are_answered_a_few_at_a_time_and_not_parsed_aga
 ) -> None:
     world.create_topic()
     opaques = [hold(world, subscription=distinct_tags(number)) for number in range(90)]
-    monkeypatch.setattr(pulls, "tags_code", None)
+    monkeypatch.setattr(pull_wanted, "tags_code", None)
     at_once = []
     if ends_by == "message":
         world.is_writing = False

@@ -3,6 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,9 @@ from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.statistics import TOPIC_PUT_LATENCY
 from reliable_mq.broker_core.store import consume_queue
 from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.errors import FrameError
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
 
 
 class EagerReader(FrameReader[Any]):
@@ -89,6 +91,7 @@ class AloneSide(ShortSide):
     def __init__(self, *, knows: bool) -> None:
         super().__init__(knows=knows, flushDiskType="ASYNC_FLUSH")
         self.alone = 0
+        self.together = 0  # the most sends that were stored at once
         self._is_turn_due = True
 
     def receive(self, data: bytes, of: int = 1) -> bool:
@@ -99,18 +102,36 @@ class AloneSide(ShortSide):
 
     def _store_alone(self, data: bytes, of: int) -> bool:
         core, now_ms = self.world.core, self.world.now_ms
-        command = self._reader(of)[0].feed_alone(data)
+        command = self._only_command(self._reader(of)[0], data)
         lone = None if command is None else core.place_alone(connection(of), command, now_ms)
         if lone is None:
             return False
-        lone.segment.write(lone.at, (lone.record,))
-        core.stored_alone(lone, now_ms, now_ms, self.answers.extend)
+        lone.segment.write(lone.at, (lone.records,))
+        replies = list[Answer]()
+        core.stored_alone(lone, now_ms, now_ms, replies.extend)
+        for number, joined in replies:
+            frames = FrameReader().feed(bytes(joined))
+            self.answers += [(number, encode_frame(*msgspec.structs.astuple(f))) for f in frames]
         assert core.state.answers.released == core.state.store.log.end
         assert not core.state.store.upkeep.due
         lone.segment.sync()
-        core.stored(lone.end, durable=True)
+        core.stored(lone.dispatched.end, durable=True)
         self.alone += 1
+        self.together = max(self.together, lone.count)
         return True
+
+    @staticmethod
+    def _only_command(reader: Any, data: bytes) -> Any:
+        """Return what stands for all of a read; None: it is something else, or something waits."""
+        if reader.uncut or reader.kept_size:
+            return None
+        trial = FrameReader(64, reader._known)
+        try:
+            found = trial.feed(data)
+        except FrameError:
+            return None
+        is_all = len(found) == 1 and not (trial.uncut or trial.kept_size)
+        return None if not is_all or isinstance(found[0], Frame) else found[0]
 
     def end_turn(self) -> None:
         super().end_turn()
@@ -131,7 +152,8 @@ def test_any_history_leaves_the_same_bytes_whether_a_send_is_stored_alone_or_in_
     ]
     with patch.object(test_known_sends, "Side", AloneSide):
         play(steps)
-        play([step for each in single for step in (each, ("turn", 0, []))])
+        for reads in (steps, single):
+            play([step for each in reads for step in (each, ("turn", 0, []))])
 
 
 @pytest.mark.parametrize("change", range(len(CHANGES)))
@@ -177,6 +199,44 @@ def test_a_send_of_every_shape_that_comes_alone_leaves_the_same_bytes(
                 side.end_turn()
     assert sides[0].seen() == sides[1].seen()
     assert bool(sides[0].alone) is (odd not in (ODD[1], ODD[2], ODD[5], ODD[8], ODD[10]))
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("sizes", [(70,), (70, 9, 300)])
+def test_sends_of_every_shape_that_come_alone_together_leave_the_same_bytes(
+    kind: int, odd: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    sides = AloneSide(knows=True), AloneSide(knows=False)
+    of_sizes = [alike(12, kind, body=bytes(size), **odd) for size in sizes]
+    many = [of_sizes[n % len(sizes)][n] for n in range(12)]
+    for side in sides:
+        for frame in alike(11, kind, **odd):
+            side.receive(frame)
+            side.end_turn()
+        for full in (False, True, False):
+            side.world.state.pressure.note_room(has_room=not full)
+            for count in (12, 5, 3):
+                side.receive(b"".join(many[:count]))
+                side.end_turn()
+    assert sides[0].seen() == sides[1].seen()
+    assert (sides[0].together > 1) is (odd not in (ODD[1], ODD[2], ODD[5], ODD[8], ODD[10]))
+
+
+def test_sends_of_which_one_begins_a_queue_or_ends_a_file_of_the_log_are_not_stored_at_once() -> (
+    None
+):
+    sides = AloneSide(knows=True), AloneSide(knows=False)
+    for side in sides:
+        for frame in alike(1):
+            side.receive(frame)
+            side.end_turn()
+        for _ in range(8):
+            side.receive(b"".join(alike(9, body=bytes(6_500))))
+            side.end_turn()
+    assert 3 < sides[0].alone < 8
+    assert sides[0].world.state.store.log.end > 256 * 1024
+    assert sides[0].seen() == sides[1].seen()
 
 
 def test_a_send_that_ends_a_file_of_the_log_or_is_too_long_is_not_stored_alone() -> None:

@@ -64,6 +64,9 @@ class SmallController:
                 answer.body = self.says.body
             self._listener.send(connection.id, [encode_answer(answer)])
 
+    def received_known(self, connection: PeerConnection, command: Command) -> None:
+        self.received(connection, (command,))
+
     def disconnected(self, connection: PeerConnection) -> None:
         """A closed connection is a dead broker; a dead master is replaced by one in sync."""
         gone = [number for number, at in self.alive.items() if at == connection.id]

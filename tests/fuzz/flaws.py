@@ -27,6 +27,7 @@ from reliable_mq.broker_core.requests import (
     offset_reset,
     offsets,
     pull,
+    pull_reading,
     settings,
     subscription,
 )
@@ -144,14 +145,14 @@ def filters_of_heartbeats() -> None:
 
 def pulls_look_at_all() -> None:
     """A pull looks at as many messages as it asks for."""
-    find = pull._find
+    find = pull.find
 
     def found(state: Any, header: Any, wanted: Any) -> Any:
-        put(pull, "_SCAN_MAX", max(800, header.max_msg_nums))
+        put(pull_reading, "_SCAN_MAX", max(800, header.max_msg_nums))
         put(filtered_pull, "_PARTS_MAX", _ENDLESS)
         return find(state, header, wanted)
 
-    put(pull, "_find", found)
+    put(pull, "find", found)
 
 
 def all_pulls_wait_and_wake() -> None:

@@ -43,6 +43,9 @@ class Echo:
         if len(self.seen) > before:
             self.batches.append((connection.id, len(self.seen) - before))
 
+    def received_known(self, connection: PeerConnection, command: Command) -> None:
+        self.received(connection, (command,))
+
     def disconnected(self, connection: PeerConnection) -> None:
         self.gone.append(connection)
 

@@ -22,7 +22,7 @@ from reliable_mq.broker_core.state import PeerConnection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import FRAME_SIZE_MAX
-from reliable_mq.runtime import broker_chores, broker_server
+from reliable_mq.runtime import broker_chores, broker_server, broker_turns
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.registrar import Registrar
@@ -344,7 +344,8 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
         nonlocal later_ms
         async with serving(tmp_path, Watch()) as (server, peer):
             assert (await peer.send()).code == ResponseCode.SUCCESS
-            monkeypatch.setattr(broker_server, "now_ms", lambda: now_ms() + later_ms)
+            for module in (broker_server, broker_turns):
+                monkeypatch.setattr(module, "now_ms", lambda: now_ms() + later_ms)
             later_ms = 3_600_000
             took_ms.clear()
             monkeypatch.setattr(BrokerCore, "take_turn", noted)

@@ -28,7 +28,7 @@ from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure
-from reliable_mq.broker_core.requests import pull, send
+from reliable_mq.broker_core.requests import pull_reading, send
 from reliable_mq.broker_core.state import BrokerState, Turn
 from reliable_mq.broker_core.store.appender import Appender
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
@@ -264,7 +264,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "offsets behind the end": (OffsetTable, "settle", lambda _: _no_settling),
     "a commit forgotten": (OffsetTable, "commit", _commit_forgotten),
     "a waiting pull forgotten": (WaitingPulls, "arrived", _wake_nobody_with_a_tag),
-    "a message skipped": (pull, "_more_units", _one_too_many),
+    "a message skipped": (pull_reading, "_more_units", _one_too_many),
     "a lock of two": (OrderLocks, "lock", _lock_of_two),
     "unsynced units trusted": (ConsumeQueue, "index_of", lambda _: _trust_units),
     "a batch not whole": (send, "_append_batch", _half_a_batch),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 from tests.simulation.asked import whole
+from tests.simulation.at_once import store_at_once
 from tests.simulation.chores import Chores
 from tests.simulation.invariants import check_invariants
 from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs, broken
@@ -28,6 +29,7 @@ from reliable_mq.errors import FormerMaster
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MachineStopped
+from reliable_mq.wire.command import Command
 
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
@@ -296,12 +298,14 @@ class Machine:
 
     def _receive(self, link: Link, data: bytes) -> None:
         core, now_ms = self._alive(), self._world.now_ms
-        for asked, given in link.read(core, data):
+        for asked, given in (read := list(link.read(core, data))):
             self._look_for_room()
             for command in asked:
                 self._world.note("request", link.connection.id, command.code, command.opaque)
                 if not link.peer.is_broker:
                     self._model.received(link.connection.id, command, now_ms)
+            if len(read) == 1 and not self._turn_is_due and self._store_at_once(link, given):
+                return
             self._is_plain = core.receive(link.connection, given, now_ms) and self._is_plain
             if self._model.has_room and core.state.pressure.is_disk_full:
                 self._model.found_no_room()
@@ -309,6 +313,12 @@ class Machine:
             self._turn_is_due = True
             guard, after_ms = self._guard_of(self.lives), self._world.random.choice((0, 0, 1))
             self._world.later(after_ms, lambda: guard(self._due_turn))
+
+    def _store_at_once(self, link: Link, command: Command) -> bool:
+        """Store what came alone without a turn, if it needs none; return whether it was stored."""
+        master = self._replicating.whole.master if self._replicating is not None else None
+        parts = self._world, self._alive(), self._writer, self.network, self._model, master
+        return store_at_once(*parts, link, command)
 
     def lost(self, link: Link) -> None:
         """Note that a link is gone."""

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.waiting import eventually, run_scene
 
-from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import client_calls
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.filter.sql92 import compile_filter
+from reliable_mq.broker_core.opening import save_now
 from reliable_mq.broker_core.requests import filtered_pull
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
@@ -52,9 +52,7 @@ def raises(error: Exception) -> Any:
 
 
 def test_config_not_written(caplog: pytest.LogCaptureFixture) -> None:
-    core: Any = BrokerCore.__new__(BrokerCore)
-    core._disk = SimpleNamespace(write_text=raises(FULL))
-    core._save_now("config/x.json", "{}")
+    save_now(SimpleNamespace(write_text=raises(FULL)), "config/x.json", "{}")
     assert events(caplog) == ["config_not_written"]
 
 

@@ -1,16 +1,13 @@
 """The bundled broker: sockets, a disk and the clock around the broker core.
 
-One event loop handles commands and writes the log. It also syncs the log while the disk is fast.
-All commands of a loop turn become one batch, and one write to each connection. With one or two
-active clients, the commands of one read already become a batch. `log_writer` does slow work.
+One event loop handles commands and writes the log; see `broker_turns`. It also syncs the log while
+the disk is fast. `log_writer` does slow work.
 """
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from functools import partial
-from operator import length_hint
 from pathlib import Path
 
 import msgspec
@@ -18,19 +15,15 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, has_access_control
 from reliable_mq.broker_core.config_reading import broker_config, port_for_slaves
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.requests.handlers import SMALL_ANSWERS
-from reliable_mq.broker_core.state import PeerConnection, Turn
-from reliable_mq.broker_core.store.commit_log import LogBatch
 from reliable_mq.broker_core.store.disk import with_folder
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.audit_file import AuditFile
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.broker_chores import BrokerChores, close_core
-from reliable_mq.runtime.broker_role import BrokerRole
+from reliable_mq.runtime.broker_turns import BrokerTurns
 from reliable_mq.runtime.connection_limits import take_limits
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.fresh_context import context_of_client
-from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.loop_figures import LoopFigures, measure_broker
 from reliable_mq.runtime.name_server import NameServer
@@ -38,19 +31,16 @@ from reliable_mq.runtime.own_name_server import own_name_server
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.runtime.replication import Making, Replication
 from reliable_mq.runtime.route_follower import follow_routes_forever
-from reliable_mq.runtime.server_connection import now_ms, send_all
+from reliable_mq.runtime.server_connection import now_ms
 from reliable_mq.runtime.server_tls import ServerTls
 from reliable_mq.runtime.syncs import syncs_of
 from reliable_mq.runtime.tls_settings import TlsSettings, is_exposed
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.addresses import address_of
-from reliable_mq.wire.command import Command
 
 log = limited_log(__name__)
 
 _TICK_SECONDS = 0.02
-_FEW_SPEAKERS = 2
-_SOME_SPEAKERS = 8  # if one sends much, others with single requests do not wait for its share
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -70,7 +60,7 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
     tls: TlsSettings = TlsSettings()
 
 
-class BrokerServer:
+class BrokerServer(BrokerTurns):
     """One broker. It runs a name server of its own unless the options name others.
 
     Args:
@@ -83,31 +73,15 @@ class BrokerServer:
         ConfigurationError: when a file of the TLS settings cannot be used.
     """
 
-    small_answers = SMALL_ANSWERS
-
     def __init__(
         self, options: BrokerOptions, on_broken: OnBroken = die, make: Making = Replication
     ) -> None:
-        self._options, self._on_broken = options, on_broken
-        self._loop: asyncio.AbstractEventLoop
-        self._tls = ServerTls(options.tls)
-        self._listener = self.listener = Listener(self, tls=self._tls)
-        self._listener.pace.created = lambda: self._core.created
+        self._options, self._tls = options, ServerTls(options.tls)
+        super().__init__(on_broken, make, self._tls, AuditFile(options.store))
         self.name_server: NameServer | None = None
-        self._turn_is_due, self._turn_began_ms = False, 0
-        self._is_turn_plain = False  # whether the turn that is due has only plain sends
-        self._speakers: set[int] = set()  # connections that sent since the last tick
         self._timers: list[asyncio.Task[None]] = []
-        self.role = BrokerRole()
-        self._send = partial(send_all, self._listener.connections)
-        self._replication = make(self._send, self._run_turn, self._tls, self.role)
-        self._registrar: Registrar
-        self._core: BrokerCore
         self._disk: FileDisk | None = None
-        self._audit = AuditFile(options.store)
         self._config: BrokerConfig
-        self._log_writer: LogWriter
-        self._chores: BrokerChores
         self._opened = AsyncExitStack()  # what a start that fails must close
 
     @property
@@ -240,123 +214,6 @@ class BrokerServer:
         self._audit.close()
         if self._disk:
             self._disk.close()
-
-    def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool:
-        """Handle the commands of one read; return True if one takes long, and leaves the others.
-
-        Replies and writes leave at the end of the loop turn, or at once if few clients are active.
-        """
-        busy = self._core.state.works.busy
-        if busy and connection.id in busy:
-            return True
-        self._chores.is_idle = is_long = False
-        is_alone = self._listener.turns.many_from is not None and length_hint(commands) == 1
-        now, is_plain = now_ms(), True
-        if not self._turn_is_due:
-            self._turn_began_ms = now
-        core, speakers = self._core, self._speakers
-        speakers.add(connection.id)
-        is_shared = len(speakers) > (_SOME_SPEAKERS if is_alone else _FEW_SPEAKERS)
-        try:
-            if isinstance(commands, tuple) and not (is_shared or self._turn_is_due):
-                lone = core.place_alone(connection, commands[0], now)
-                if lone is not None and self._log_writer.write_alone(lone):
-                    core.stored_alone(lone, now, now_ms(), self._send)
-                    if self._replication.master is not None:
-                        self._replication.master.stored()
-                    return False
-            for command in commands:
-                is_plain = core.receive(connection, command, now) and is_plain
-                if busy and connection.id in busy:
-                    is_long = not isinstance(commands, tuple)  # else its command would be left
-                    break
-        except Exception as error:  # noqa: BLE001 - on_broken handles it; the loop would drop it
-            self._on_broken(error)
-        if is_shared:
-            self._schedule_turn(now, is_plain=is_plain)
-            return is_long
-        try:
-            if is_plain and not self._turn_is_due:
-                self._write(core.take_sends(now, now))
-            else:
-                self._carry_out(core.take_turn(self._turn_began_ms, now_ms(), 0))
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
-        return is_long
-
-    def disconnected(self, connection: PeerConnection) -> None:
-        """Forget a connection."""
-        try:
-            self._core.disconnected(connection.id)
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
-        self._schedule_turn(now_ms())
-
-    def _schedule_turn(self, began_ms: int, *, is_plain: bool = False) -> None:
-        if not self._turn_is_due:
-            self._turn_is_due = self._is_turn_plain = True
-            self._turn_began_ms = began_ms
-            self._loop.call_soon(self._run_due_turn)
-        self._is_turn_plain = is_plain and self._is_turn_plain
-
-    def _run_due_turn(self) -> None:
-        self._turn_is_due = False
-        self._run_turn(self._turn_began_ms, is_plain=self._is_turn_plain)
-
-    def _write(self, batch: LogBatch | None) -> None:
-        if batch is not None:
-            self._log_writer.write(batch)
-
-    def _run_turn(self, began_ms: int = 0, *, is_plain: bool = False) -> None:
-        try:
-            now = now_ms()
-            if is_plain:
-                self._write(self._core.take_sends(began_ms, now))
-                return
-            began = began_ms or (self._turn_began_ms if self._turn_is_due else now)
-            if self._turn_is_due or not self._core.state.works.busy:  # a turn that is due works
-                self._carry_out(self._core.take_turn(began, now, 0))
-                return
-            before, work_us = self._core.created, 1e6 * self._listener.turns.now.works
-            self._carry_out(self._core.take_turn(began, now, work_us))
-            self._listener.note_created(self._core.state.works.last, before)
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
-
-    def _carry_out(self, turn: Turn) -> None:
-        if turn.audit:  # before the first reply
-            self._audit.write(turn.audit, self._core.state.config, now_ms())
-        if turn.replies:
-            self._send(turn.replies)
-        if turn.batch or turn.files:
-            self._chores.is_idle = False  # also a slave, whom nobody sends commands
-            self._log_writer.write_turn(turn)
-        state = self._core.state
-        if turn.registered_replies or state.unregistered:
-            self._registrar.register_changes(turn.registered_replies)
-        waiting = state.pulls.ready or state.pops.ready or state.notifications.ready
-        if waiting or state.works.busy or state.files.due or state.store.log.pending:
-            self._schedule_turn(now_ms())
-
-    def _stored(self, end: int, is_durable: bool) -> None:
-        try:
-            core, copies, send = self._core, self._replication, self._send
-            now, report = now_ms(), copies.report
-            again = core.stored(end, durable=is_durable, now_ms=now, answer=send, report=report)
-            if copies.master is not None:
-                copies.master.stored()
-            if again:  # nothing else can become due here
-                self._schedule_turn(now_ms())
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
-
-    def _saved(self) -> None:
-        try:
-            took = self._log_writer.files_seconds if self._listener.turns.is_short else 0.0
-            self._core.saved(now_ms(), took, is_flood=self._listener.pace.is_on)
-        except Exception as error:  # noqa: BLE001 - on_broken handles it
-            self._on_broken(error)
-        self._run_turn()
 
     async def _tick_forever(self) -> None:
         while True:

@@ -33,12 +33,20 @@ class ConnectionOwner(Protocol):
     small_answers: frozenset[int]
 
     def received(self, connection: PeerConnection, commands: Iterable[Command]) -> bool | None:
-        """Handle the commands of one read. A tuple has the one command of a read.
+        """Handle the commands of one read.
 
         Returns:
             Whether a command takes so long that other connections must come first. It leaves those
-            behind it in the iterator, and wakes the connection when it wants them. The command in a
-            tuple is left, too.
+            behind it in the iterator, and wakes the connection when it wants them.
+        """
+
+    def received_known(self, connection: PeerConnection, command: Command) -> bool | None:
+        """Handle the one command of a read, which was recognised; see `FrameReader`.
+
+        It takes not long itself. Nothing else of the connection waits.
+
+        Returns:
+            Whether it is left, because an earlier command takes long. See `received`.
         """
 
     def disconnected(self, connection: PeerConnection) -> None:

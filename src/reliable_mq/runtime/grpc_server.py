@@ -104,5 +104,10 @@ class GrpcServer:
         del connection, commands
         return False
 
+    def received_known(self, connection: PeerConnection, command: Command) -> bool:
+        """Take no command: nothing is recognised here."""
+        del connection, command
+        return False
+
     def disconnected(self, connection: PeerConnection) -> None:
         """Do nothing: the streams of a connection have told it."""

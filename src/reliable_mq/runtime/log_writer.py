@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from reliable_mq.broker_core.requests.known_sends import LoneSend
+from reliable_mq.broker_core.requests.sends_at_once import PlacedSends
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.disk import (
@@ -37,13 +37,12 @@ from reliable_mq.telemetry import broker_events
 log = limited_log(__name__)
 
 _T = TypeVar("_T")
-_Job = Callable[[], object]
 _ROOM_SECONDS = 0.5  # between two attempts to write to a full disk, or to open a file
 _LOG, _TABLES, _SYNC, _JOB = "log", "tables", "sync", "job"  # kinds of work that may wait
-_NOTHING = "nothing"
 _LATELY_SECONDS = 0.1
 _MUCH = 128 * 1024  # bytes of a sync; those of 64 clients are less
 _ZEROS_MAX = 256 * 1024  # bytes of a sync; one of more costs less than zeros ahead of the log
+_SMALL_WRITE = 32 * 1024  # bytes; behind zeros, such a write need not make the system take pages
 
 
 class LogWriter:
@@ -85,7 +84,7 @@ class LogWriter:
         self._syncs = syncs
         self._is_copying = is_copying
         self._unsynced: dict[DiskFile, None] = {}
-        self._has_zeros = True  # whether zeros are written ahead of the log
+        self._zeros_behind = _SMALL_WRITE if sync_interval else _ZEROS_MAX  # see `write_batch`
         self._sync_end = 0  # how far the log was written when the last sync began
         self._on_room = on_room
         self._on_saved = on_saved
@@ -132,22 +131,22 @@ class LogWriter:
         elif self.gathered is None or not self.gathered.keep(batch):
             self._write(batch)
 
-    def write_alone(self, lone: LoneSend) -> bool:
-        """Write the only record of a turn, and report nothing. Its answer waits for no sync.
+    def write_alone(self, sends: PlacedSends) -> bool:
+        """Write all records of a turn, and report nothing. Their answers wait for no sync.
 
-        False: it must be written as a batch, by `write`. Whatever has failed is told there.
+        False: they must be written as a batch, by `write`. Whatever has failed is told there.
         """
         is_unseen = self._on_written is None and self.gathered is None
         if not (is_unseen and self._sync_interval) or self._roomless:
             return False
         try:
-            lone.segment.write(lone.at, (lone.record,))
-            if self._has_zeros:
-                lone.segment.write_ahead(lone.at + len(lone.record))
+            sends.segment.write(sends.at, (sends.records,))
+            if (size := len(sends.records)) <= self._zeros_behind:
+                sends.segment.write_ahead(sends.at + size)
         except Exception:  # noqa: BLE001 - see above
             return False
-        self._unsynced[lone.segment] = None
-        self._end, self._written_at = lone.end, self._loop.time()
+        self._unsynced[sends.segment] = None
+        self._end, self._written_at = sends.dispatched.end, self._loop.time()
         self._sync_soon()
         return True
 
@@ -168,7 +167,7 @@ class LogWriter:
     def _write(self, batch: LogBatch) -> bool:
         """Write a batch. When the disk is full, keep the batch and return False."""
         try:
-            CommitLog.write_batch(batch, has_zeros=self._has_zeros)
+            CommitLog.write_batch(batch, self._zeros_behind)
         except Exception as error:  # noqa: BLE001 - on_broken handles it
             if not is_out_of_room(error):
                 self._on_broken(error)
@@ -287,7 +286,8 @@ class LogWriter:
                 self._settled.set()
 
         size, self._sync_end = end - self._sync_end, end
-        self._has_zeros = size <= _ZEROS_MAX
+        if not self._sync_interval:
+            self._zeros_behind = _ZEROS_MAX if size <= _ZEROS_MAX else 0
         syncs = self._syncs
         if isinstance(syncs, PromptSyncs):
             if self._is_copying and size > _MUCH:
@@ -382,7 +382,7 @@ class LogWriter:
             if _SYNC in self._lacking:
                 break
             self.go_on(at_once=True)  # a turn may have come during the sync
-        await self._result_of(_NOTHING, lambda: None)
+        await self._result_of("nothing", lambda: None)
 
     def close(self) -> None:
         """End the thread. Call `drain` before.

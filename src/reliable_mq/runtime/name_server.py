@@ -281,6 +281,10 @@ class NameServer:
             os.fsync(file.fileno())
         new.replace(path)
 
+    def received_known(self, connection: PeerConnection, command: Command) -> bool:
+        """Answer the one command of a read; see `received`."""
+        return self.received(connection, (command,))
+
     def disconnected(self, connection: PeerConnection) -> None:
         """Forget the brokers that registered over a connection."""
         self._registrations.drop(connection.id)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reliable_mq.broker_core.answers import Answer
@@ -229,8 +229,12 @@ class ServerConnection(WaitingRequests):
         if commands and self._fit(commands):
             if begun:
                 self._note_received()
-            left = iter(commands)
-            self._is_busy = bool(self._owner.received(self._connection, left))
+            if len(commands) == 1 and not isinstance(frames[0], Frame):  # it was recognised
+                left: Iterable[Command] = commands
+                self._is_busy = bool(self._owner.received_known(self._connection, commands[0]))
+            else:
+                left = iter(commands)
+                self._is_busy = bool(self._owner.received(self._connection, left))
             if self._is_busy:
                 self._leave(left, kept + len(data) - begun)
             return
@@ -247,10 +251,9 @@ class ServerConnection(WaitingRequests):
         if self._turns.many_from is not self:
             self._turns.single_at = time.monotonic()
         self._frame_began = self._last_used
-        alone = (command,)
-        self._is_busy = bool(self._owner.received(connection, alone))
+        self._is_busy = bool(self._owner.received_known(connection, command))
         if self._is_busy:
-            self._leave(alone, len(data))
+            self._leave((command,), len(data))
         return True
 
     def _are_few(self) -> bool:

@@ -7,20 +7,15 @@ of them, and answers the same. Whatever the broker has to decide about a message
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import msgspec
-
-from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.dispatch import queue_tags_code
 from reliable_mq.broker_core.names import topic_fault
 from reliable_mq.broker_core.requests.send import is_plain, plain_lane
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
-from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.broker_core.store.lanes import Lane
-from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.errors import StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG
 from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
-from reliable_mq.wire.record import BLANK_SIZE
 from reliable_mq.wire.record_form import RecordForm
 
 _UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
@@ -46,72 +41,6 @@ def send_known(
     if len(bodies) < FEW or not _send_columns(state, connection, sends, now_ms):
         return _send_few(state, connection, sends, now_ms)
     return len(bodies)
-
-
-class LoneSend(msgspec.Struct, frozen=True, gc=False):
-    """One plain send, while nothing else waits: its record, and what follows when it is written.
-
-    Attributes:
-        segment, at: where the record belongs: at the log's end.
-        record: its bytes.
-        end: of the log with it.
-        lane: of its queue.
-        tags_code: of its unit.
-        time_ms: its store time.
-        answer: the reply; None: nobody wants one.
-    """
-
-    segment: DiskFile
-    at: int
-    record: bytes
-    end: int
-    lane: Lane
-    tags_code: int
-    time_ms: int
-    answer: Answer | None
-
-
-def place_alone(
-    state: BrokerState, connection: PeerConnection, sends: KnownSends, now_ms: int
-) -> LoneSend | None:
-    """Return where the one send of `sends` is stored; None: it needs more, or others wait.
-
-    Nothing is changed. Whatever is asked here is what `send_known` asks, and whether the end of a
-    turn would have anything else to do.
-    """
-    shape, store, answers, log = sends.shape, state.store, state.answers, state.store.log
-    form, (body,), offset = shape.form, sends.bodies, log.end
-    size = form.size + len(body)
-    if (
-        store.dispatched != offset
-        or answers.held
-        or answers.ready
-        or state.audit.lines
-        or state.pulls.waiting
-        or state.pops.waiting
-        or state.notifications.waiting
-        or state.pressure.refusal is not None
-        or state.quotas.limit_sends
-        or len(body) > state.config.message_size_max
-        or size + BLANK_SIZE > log.capacity_end - offset
-    ):
-        return None
-    queue, born_time, key, opaque = shape.pick(sends.values[0])
-    lane = state.topics.lanes_by_text.get(shape.header.topic, _NO_LANES).get(queue)
-    if lane is None or not lane.next:  # a queue begins with more than a record
-        return None
-    time_ms, number = max(store.appender.last_time_ms, now_ms), lane.next
-    record = form.record_of(size, lane.queue_id, number, offset, int(born_time), time_ms, body, key)
-    if len(record) != size:
-        raise InvariantBroken(f"S1: a record of {len(record)} bytes in a room of {size}")
-    answer = None
-    if not shape.flag & ONE_WAY_FLAG:
-        encode = state.send_reply.encode_text
-        answer = connection.id, encode(shape.serialize_type, offset, queue, number, opaque)
-    first, segment = log.segment_at(offset)
-    return LoneSend(
-        segment, offset - first, record, offset + size, lane, form.tags_code, time_ms, answer
-    )
 
 
 def _send_few(

@@ -7,7 +7,8 @@ from reliable_mq.broker_core.delivery.popped import RETRY_EVERY
 from reliable_mq.broker_core.names import pop_retry_topic
 from reliable_mq.broker_core.requests.pop_checks import readable_topic, refuse_group
 from reliable_mq.broker_core.requests.pop_position import position_now
-from reliable_mq.broker_core.requests.pull import FOUND, find
+from reliable_mq.broker_core.requests.pull import find
+from reliable_mq.broker_core.requests.pull_reading import FOUND
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply

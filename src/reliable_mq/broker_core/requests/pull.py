@@ -1,37 +1,38 @@
 """Pulls: return the messages of a queue from an offset on, or wait for a message.
 
-A pull accepts messages by its group's subscription, or by its own expression.
-Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler`,
-`DefaultMessageStore.getMessage`, `FilterAPI`.
+A pull accepts messages by its group's subscription, or by its own expression (`pull_wanted`).
+The usual one wants all, and gets them in one piece; for the others see `pull_reading`.
+Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler`.
 """
 
-from collections.abc import Iterator
 from operator import lt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import BYTES_FOR_COST, WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.groups import GroupConfig
-from reliable_mq.broker_core.requests.damaged import sound_records
-from reliable_mq.broker_core.requests.filtered_pull import scan, scan_cost
-from reliable_mq.broker_core.requests.offsets import is_young
+from reliable_mq.broker_core.requests.filtered_pull import scan_cost
+from reliable_mq.broker_core.requests.pull_reading import (
+    FOUND,
+    Found,
+    broker_to_read,
+    read,
+    read_filtered,
+)
+from reliable_mq.broker_core.requests.pull_wanted import inline_wanted, refuse_revoked
 from reliable_mq.broker_core.requests.refusal import (
     SEE_FAQ,
     RequestRefused,
     no_such_topic,
     of_unverified,
-    refuse_above,
 )
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, QueueUnit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
@@ -39,45 +40,25 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import ONE_WAY_FLAG, Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.java_hash import tags_code
-from reliable_mq.wire.long_frame import LONG_SIZE_MIN, AnyFrame, LongBody, LongFrame
-from reliable_mq.wire.record import RECORD_SIZE_MIN, are_messages, is_message
+from reliable_mq.wire.long_frame import AnyFrame, LongBody, LongFrame
+from reliable_mq.wire.record import are_messages
 from reliable_mq.wire.record_scan import (
     are_valid,
-    claimed_size_at,
-    holds_records,
-    is_record_size,
 )
 
 log = limited_log(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
-_SUBSCRIPTION_FLAG = 0x4
-
-FOUND = "FOUND"
-_RESET = "OFFSET_RESET"
-# Units scanned for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache scans more if the
-# client asks for more; here no client may block the others with a large number.
-_SCAN_MAX = 800
 _LOOKED = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-_TOO_MANY = "too many pulls wait; retry later"
+RESET = "OFFSET_RESET"
+_SUBSCRIPTION_FLAG = 0x4
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
 _BROADCASTING_FORBIDDEN = {"forbiddenType": "4"}
 _SUBSCRIPTION_FORBIDDEN = {"forbiddenType": "5"}
 _ALL, _TAG = "*", "TAG"
-
-
-class Found(NamedTuple):
-    """The messages that a pull finds, or why there are none; and where the next pull begins."""
-
-    code: ResponseCode
-    status: str
-    next_offset: int
-    body: bytes | LongBody = b""
-    messages: int = 0  # messages in the body
-    work: int = 0  # microseconds besides what `scan_cost` knows
+_TOO_MANY = "too many pulls wait; retry later"
 
 
 def pull_message(state: BrokerState, request: Request) -> None:
@@ -90,7 +71,7 @@ def pull_message(state: BrokerState, request: Request) -> None:
         state.quotas.take_pull(known, request.user, request.now_ms)
     group = state.groups.by_name.get(name) or state.find_group(name, request.now_ms, request.user)
     topic, wanted = _allowed(state, group, header, request.connection.address)
-    found = _find(state, header, wanted)
+    found = find(state, header, wanted)
     waiting: WaitingPull | None = None
     if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
         waiting = _waiting(state, request, header, wanted, found.next_offset)
@@ -135,39 +116,18 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> tuple[AnyFrame,
     try:
         if state.is_unverified:
             raise of_unverified()
-        refuse_revoked(state, pull.command.code, pull.user, pull.address, header)
+        if state.guard is not None:
+            refuse_revoked(state, pull.command.code, pull.user, pull.address, header)
         group = state.groups.by_name.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address, pull.wanted)
     except RequestRefused as refused:
         return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext)), 0
-    found, work = _find(state, header, wanted), 0
+    found, work = find(state, header, wanted), 0
     _note_progress(state, header, found, pull.user, commits=False)
     if pull.wanted is not None:
         looked_at = found.next_offset - header.queue_offset if found.code in _LOOKED else 0
         work = scan_cost(pull.wanted, looked_at) + found.work
     return _answer(state, pull.command, header, found, topic, group), work
-
-
-def refuse_revoked(state: BrokerState, code: int, user: str, address: str, header: Any) -> None:
-    """Refuse a request that waited, if its user may not do it any more.
-
-    Args:
-        state: the broker's state.
-        code: of the request.
-        user: who signed it; "": nobody.
-        address: of the peer.
-        header: of the request; it has a topic and a group.
-
-    Raises:
-        RequestRefused: the user or a policy was changed while the request waited.
-    """
-    if state.guard is None:
-        return
-    names = {"topic": header.topic, "consumerGroup": header.consumer_group}
-    try:
-        state.guard.check_again(user, Command(code, ext_fields=names), address)
-    except AccessRefused as error:
-        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
 
 
 def _allowed(
@@ -239,47 +199,6 @@ def _wanted_by(
         ) from refused
 
 
-def inline_wanted(
-    state: BrokerState, expression: str, expression_type: str | None, known: Wanted = None
-) -> Wanted:
-    """Return the messages that the expression of a request itself accepts; `known` as above.
-
-    Raises:
-        RequestRefused: when the expression does not parse, or is too large.
-    """
-    if expression_type not in (None, "TAG"):
-        if not expression:
-            raise _unreadable()
-        if not is_by_tags(expression_type):
-            refuse_when_off(state, expression_type)
-            try:
-                return compiled(expression, expression_type, known)
-            except FilterRefused as refused:
-                # Apache does not refuse here, and lets all messages through.
-                raise _unreadable() from refused
-    if expression in ("", _ALL):
-        return None
-    if known is not None:
-        return known
-    if not expression.replace("||", ""):
-        raise _unreadable()
-    refuse_above(len(expression), FILTER_LENGTH_MAX, "characters of a subscription")
-    refuse_above(expression.count("||") + 1, TAGS_MAX, "tags")
-    tags = (tag.strip() for tag in expression.split("||"))
-    return frozenset(tags_code(tag) for tag in tags if tag)
-
-
-def find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
-    """Return the wanted messages of a queue from an offset on; see `Found`."""
-    return _find(state, header, wanted)
-
-
-def _unreadable() -> RequestRefused:
-    return RequestRefused(
-        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-    )
-
-
 def _registered(
     state: BrokerState, group: GroupConfig, header: PullMessageHeader
 ) -> SubscriptionData:
@@ -314,11 +233,12 @@ def _registered(
     return subscription
 
 
-def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
+def find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found:
+    """Return the wanted messages of a queue from an offset on; see `Found`."""
     if state.offsets.resets:
         reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
-            return Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
+            return Found(ResponseCode.PULL_OFFSET_MOVED, RESET, reset)
     queue = state.store.queues.get((header.topic, header.queue_id))
     offset = header.queue_offset
     if queue is None or queue.end == 0:
@@ -331,9 +251,9 @@ def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Foun
     if offset > queue.end:
         return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
     if isinstance(wanted, Filter):
-        return _read_filtered(state, queue, header, wanted)
+        return read_filtered(state, queue, header, wanted)
     found = _read_all(state, queue, header) if wanted is None else None
-    return found or _read(state, queue, header, wanted)
+    return found or read(state, queue, header, wanted)
 
 
 def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> Found | None:
@@ -366,134 +286,6 @@ def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader
     return Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
 
 
-def _read(
-    state: BrokerState,
-    queue: ConsumeQueue,
-    header: PullMessageHeader,
-    tags: frozenset[int] | None,
-) -> Found:
-    """Read records of the queue; neighbours in the log are read in one piece.
-
-    The first record is returned whatever its size. Then the limits of number and size apply.
-    """
-    log = state.store.log
-    log_start = log.start
-    config = state.config
-    count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
-    size_max = min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max)
-    units = queue.units(header.queue_offset, count_max)
-    if not units:
-        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
-    next_offset = header.queue_offset
-    spans: list[tuple[int, int]] = []
-    begin = end = total = count = last = 0
-    numbers: list[int] = []
-    status = "NO_MATCHED_MESSAGE"
-    is_odd, known_until = False, log_start
-    wanted = units if tags is None else _more_units(queue, header.queue_offset, units, count_max)
-    for unit in wanted:
-        if unit.commit_log_offset < known_until or not is_record_size(unit.size):
-            is_odd = True  # it is expired, or it or its predecessor is damaged
-        known_until = unit.commit_log_offset + unit.size
-        if tags is None or unit.tags_code in tags:
-            if count == count_max or (count and total + unit.size > size_max):
-                break
-            if unit.commit_log_offset < log_start:
-                status = "MESSAGE_WAS_REMOVING"
-            else:
-                if unit.commit_log_offset != end:
-                    if end > begin:
-                        spans.append((begin, end))
-                    begin = unit.commit_log_offset
-                end = unit.commit_log_offset + unit.size
-                total += unit.size
-                count += 1
-                numbers.append(next_offset)
-                last = unit.size
-        next_offset += 1
-    if is_odd:
-        return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
-    if not count:
-        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    spans.append((begin, end))
-    body = _sound_body(log, spans, last, header.queue_id, numbers)
-    if body is None:
-        return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
-    return Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
-
-
-def _sound_body(
-    log: CommitLog, spans: list[tuple[int, int]], last: int, queue_id: int, numbers: list[int]
-) -> bytes | LongBody | None:
-    """Return the records between log offsets; None if there may be damage.
-
-    Of one long record only the head is read here. `last` is the size of the last record, `numbers`
-    are the queue offsets.
-    """
-    if not all(log.damage.is_excluded(*span) for span in spans):
-        return None
-    if len(numbers) == 1 and last > LONG_SIZE_MIN:
-        begin = spans[0][0]
-        head = log.read(begin, RECORD_SIZE_MIN)
-        if claimed_size_at(memoryview(head), 0, begin) != last:
-            return None
-        body: bytes | LongBody = LongBody(last, log.pieces(begin, last))
-        return body if is_message(head, queue_id, numbers[0]) else None
-    body = b"".join([log.read(begin, end - begin) for begin, end in spans])
-    is_sound = (
-        holds_records(body, len(numbers))
-        and is_message(body, queue_id, numbers[0])
-        and is_message(body[-last:], queue_id, numbers[-1])
-    )
-    return body if is_sound else None
-
-
-def _around_damage(
-    state: BrokerState,
-    queue: ConsumeQueue,
-    begin: int,
-    end: int,
-    tags: frozenset[int] | None,
-    status: str,
-) -> Found:
-    """Read again, record by record, between two offsets of the queue."""
-    records = sound_records(state.store, queue, begin, end, tags)
-    if not records:
-        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, end)
-    return Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
-
-
-def _read_filtered(
-    state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter
-) -> Found:
-    config = state.config
-    count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
-    next_offset, records, status, work = scan(
-        state.store,
-        queue,
-        wanted,
-        header.queue_offset,
-        scan_max=max(_SCAN_MAX, count_max),
-        count_max=count_max,
-        size_max=min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max),
-    )
-    if not records:
-        return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, work=work)
-    body, count = b"".join(records), len(records)
-    return Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count, work)
-
-
-def _more_units(
-    queue: ConsumeQueue, offset: int, units: list[QueueUnit], count_max: int
-) -> Iterator[QueueUnit]:
-    """Yield the units, and the following ones up to the scan limit: most may not be wanted."""
-    end = offset + max(_SCAN_MAX, count_max)
-    while units:
-        yield from units
-        offset += len(units)
-        units = queue.units(offset, min(2 * len(units), end - offset))
-
-
 def _note_progress(
     state: BrokerState, header: PullMessageHeader, found: Found, user: str, *, commits: bool
 ) -> None:
@@ -506,7 +298,7 @@ def _note_progress(
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if state.quotas.limit_pulls:
         state.quotas.charge_pull(group, user, found.messages, len(found.body))
-    if not commits or found.status == _RESET:  # the client's offset is from before the reset
+    if not commits or found.status == RESET:  # the client's offset is from before the reset
         return
     if state.offsets.may_commit(group, topic, (queue_id,)):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
@@ -547,7 +339,7 @@ def _answer(
 ) -> AnyFrame:
     queue = state.store.queues.get((header.topic, header.queue_id))
     ext = PullExt(
-        _broker_to_read(state, queue, found, group) if state.config.slave_read else 0,
+        broker_to_read(state, queue, found, group) if state.config.slave_read else 0,
         found.next_offset,
         queue.first if queue else 0,
         queue.end if queue else 0,
@@ -557,25 +349,6 @@ def _answer(
     if found.status == FOUND:
         return encode_found(command, ext, found.body)
     return encode_answer(reply(command, found.code, found.status, ext.to_ext()))
-
-
-def _broker_to_read(
-    state: BrokerState, queue: ConsumeQueue | None, found: Found, group: GroupConfig | None
-) -> int:
-    """Return the id of the broker from which a group must read next, if slaves may be read.
-
-    A group that reads messages which are probably not in memory gets the broker in its settings.
-    """
-    group = group or GroupConfig()
-    last = found.next_offset - 1
-    is_read = found.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    is_slow = (
-        is_read
-        and queue is not None
-        and queue.first <= last < queue.end
-        and not is_young(state, queue.unit(last).commit_log_offset)
-    )
-    return group.which_broker_when_consume_slowly if is_slow else group.broker_id
 
 
 class PullExt(NamedTuple):

@@ -19,6 +19,7 @@ from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.commit_log import CommitLog, LogBatch
 from reliable_mq.broker_core.store.consume_queue import pack_unit
 from reliable_mq.broker_core.store.lanes import Arrivals, Dispatch, Lane, LaneKey
+from reliable_mq.broker_core.store.marks import Dispatched
 from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.record import BLANK_SIZE, HOSTLESS_SIZE, TRANSACTION_MASK
@@ -174,14 +175,15 @@ class Appender:
         self._add_unit(lane, number, offset, size, form.tags_code)
         return offset, number, offset + size
 
-    def add_written(self, lane: Lane, code: int, size: int, time_ms: int) -> Arrivals:
-        """Note that a record is written at the log's end; return its unit, to be dispatched."""
-        log, number = self._log, lane.next
-        offset, end = log.end, log.end + size
-        log.end = log.written = end
-        self.last_time_ms, self.last_record, lane.next = time_ms, offset, number + 1
-        unit = pack_unit(offset, size, code)
-        return Arrivals(lane.topic, lane.queue_id, number, [unit], {code}, offset, end, size)
+    def add_written(self, taken: Mapping[Lane, Arrivals], dispatched: Dispatched) -> None:
+        """Note that records are written at the log's end; nothing else is under way.
+
+        `taken` is what each queue gets, `dispatched` the last record.
+        """
+        self._log.end = self._log.written = dispatched.end
+        self.last_time_ms, self.last_record = dispatched.time_ms, dispatched.last_record
+        for lane, arrivals in taken.items():
+            lane.next = arrivals.first + len(arrivals.units)
 
     def append_known(
         self,

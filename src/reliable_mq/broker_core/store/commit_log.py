@@ -256,17 +256,18 @@ class CommitLog:
         return batch
 
     @staticmethod
-    def write_batch(batch: LogBatch, *, has_zeros: bool = True) -> None:
+    def write_batch(batch: LogBatch, zeros_behind: int = 256 * 1024) -> None:
         """Write the batch. Batches must be written in the order of `take_batch`.
 
         Args:
             batch: what is written.
-            has_zeros: whether to write zeros ahead of the next batch: a sync of little is faster.
+            zeros_behind: bytes of a write. Behind one with no more, zeros are written ahead of the
+                next batch: a small write, and a sync of little, are faster.
         """
         for each in batch.writes:
             each.segment.write(each.at, each.parts)
-            if has_zeros:
-                each.segment.write_ahead(each.at + sum(map(len, each.parts)))
+            if zeros_behind and (size := sum(map(len, each.parts))) <= zeros_behind:
+                each.segment.write_ahead(each.at + size)
 
     @staticmethod
     def sync(batch: LogBatch) -> None:

@@ -235,10 +235,10 @@ class MessageStore:
             upkeep.grown.add(queue)
             upkeep.gathering[queue] = None
 
-    def dispatch_alone(self, arrivals: Arrivals, time_ms: int) -> None:
-        """Put a stored record into its queue, while all others are."""
-        self._enqueue((arrivals,))
-        self._dispatched = Dispatched(arrivals.log_end, arrivals.last_log_offset, time_ms)
+    def dispatch_alone(self, several: Iterable[Arrivals], dispatched: Dispatched) -> None:
+        """Put stored records into their queues, while all others are."""
+        self._enqueue(several)
+        self._dispatched = dispatched
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset; None without a sound one, or if its topic was deleted."""

@@ -1,0 +1,80 @@
+"""Pulls that name what they want themselves, and users who may not pull any more.
+
+Source: Apache RocketMQ `FilterAPI`.
+"""
+
+from typing import Any
+
+from reliable_mq.access.users import AccessRefused
+from reliable_mq.broker_core.delivery.long_poll import Wanted
+from reliable_mq.broker_core.filter.tokens import FilterRefused
+from reliable_mq.broker_core.requests.refusal import (
+    RequestRefused,
+    refuse_above,
+)
+from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.java_hash import tags_code
+
+_ALL, _TAG = "*", "TAG"
+
+
+def inline_wanted(
+    state: BrokerState, expression: str, expression_type: str | None, known: Wanted = None
+) -> Wanted:
+    """Return the messages that the expression of a request itself accepts; `known` as above.
+
+    Raises:
+        RequestRefused: when the expression does not parse, or is too large.
+    """
+    if expression_type not in (None, "TAG"):
+        if not expression:
+            raise _unreadable()
+        if not is_by_tags(expression_type):
+            refuse_when_off(state, expression_type)
+            try:
+                return compiled(expression, expression_type, known)
+            except FilterRefused as refused:
+                # Apache does not refuse here, and lets all messages through.
+                raise _unreadable() from refused
+    if expression in ("", _ALL):
+        return None
+    if known is not None:
+        return known
+    if not expression.replace("||", ""):
+        raise _unreadable()
+    refuse_above(len(expression), FILTER_LENGTH_MAX, "characters of a subscription")
+    refuse_above(expression.count("||") + 1, TAGS_MAX, "tags")
+    tags = (tag.strip() for tag in expression.split("||"))
+    return frozenset(tags_code(tag) for tag in tags if tag)
+
+
+def _unreadable() -> RequestRefused:
+    return RequestRefused(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+    )
+
+
+def refuse_revoked(state: BrokerState, code: int, user: str, address: str, header: Any) -> None:
+    """Refuse a request that waited, if its user may not do it any more.
+
+    Args:
+        state: the broker's state.
+        code: of the request.
+        user: who signed it; "": nobody.
+        address: of the peer.
+        header: of the request; it has a topic and a group.
+
+    Raises:
+        RequestRefused: the user or a policy was changed while the request waited.
+    """
+    if state.guard is None:
+        return
+    names = {"topic": header.topic, "consumerGroup": header.consumer_group}
+    try:
+        state.guard.check_again(user, Command(code, ext_fields=names), address)
+    except AccessRefused as error:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
