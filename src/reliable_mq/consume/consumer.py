@@ -77,6 +77,11 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
             continue
         else:
             role, payload_type = "payload", hint
+        if role in found and found[role] == "self":
+            raise UsageError(
+                f"handler {name}: it is a method, and nobody has an object for it: decorate a "
+                "function outside of the class"
+            )
         if role in found:
             raise UsageError(
                 f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}:"

@@ -29,7 +29,8 @@ from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import innermost_call
 from reliable_mq.outbox.cloud_events import Envelope
-from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions, ids_used
+from reliable_mq.outbox.composing import Composer, RandomBytes, ids_used
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub

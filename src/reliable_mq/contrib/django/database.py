@@ -122,6 +122,8 @@ class DjangoDatabase(Database):
         """Connect to the database of Django's settings as they are now; in tests they change."""
         if not is_under_test():
             return
+        if is_test_memory(self.alias):
+            raise self._in_memory()
         url = url_of(self.alias)
         wanted = url.set(drivername=f"{dialect.name}+{dialect.driver}")
         if dialect.name == "mysql":
@@ -139,6 +141,27 @@ class DjangoDatabase(Database):
         """
         if is_under_test() and record.info.get(_PLACE) != url_of(self.alias):
             raise DisconnectionError
+
+    def check_commits(self) -> None:
+        """Check that this is no test of Django in which nothing is committed.
+
+        Raises:
+            UsageError: it is one.
+        """
+        if is_under_test() and is_test_memory(self.alias):
+            raise self._in_memory()
+        if connections[self.alias].in_atomic_block:
+            raise UsageError(
+                f"a transaction of {self.alias!r} is open around MessageWorld (a TestCase opens one"
+                " around each test), so nothing is committed: let the class be a "
+                "TransactionTestCase, or with pytest write @pytest.mark.django_db(transaction=True)"
+            )
+
+    def _in_memory(self) -> UsageError:
+        return UsageError(
+            f"the test database {self.alias!r} is in memory, and no other connection can read it: "
+            f'write DATABASES[{self.alias!r}]["TEST"] = {{"NAME": "test.db"}}'
+        )
 
     def _options(self) -> dict[str, Any]:
         """Return the options of an engine of ours. In a test of Django it keeps no connection.
