@@ -8,6 +8,7 @@ from functools import lru_cache
 
 _ROW = "send its id, and load the row in the handler"
 _ROWS = "send a list of the ids, and load the rows in the handler"
+_QUERY = 'send its ids, list(….values_list("id", flat=True)), and load the rows in the handler'
 _REQUEST = "send the fields of the request that the handler needs"
 _FILE = "store the file, and send its name"
 _LAZY = "send str(…) of a lazy text"
@@ -15,8 +16,8 @@ _TRANSIENT = {
     "django.db.models.base.Model": _ROW,
     "peewee.Model": _ROW,
     "tortoise.models.Model": _ROW,
-    "django.db.models.query.QuerySet": _ROWS,
-    "django.db.models.manager.BaseManager": _ROWS,
+    "django.db.models.query.QuerySet": _QUERY,
+    "django.db.models.manager.BaseManager": _QUERY,
     "sqlalchemy.orm.query.Query": _ROWS,
     "sqlalchemy.engine.result.Result": _ROWS,
     "sqlalchemy.engine.result.ScalarResult": _ROWS,

@@ -33,16 +33,17 @@ def with_own_frames(error: BaseException, shown: BaseException) -> BaseException
         shown: the error whose type and text say most, such as that of the driver.
     """
     each: BaseException | None = error
+    frames = None
     for _ in range(_CAUSES_MAX):
-        if each is None:
-            break
-        if (frames := _own_part(each.__traceback__)) is not None:
-            kind = type(shown)
-            names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-            made: BaseException = type(kind.__name__, (Exception,), names)(str(shown))
-            return made.with_traceback(frames)
-        each = each.__cause__ or each.__context__
-    return error
+        if each is not None:  # the one below lies deeper in the application
+            frames = _own_part(each.__traceback__) or frames
+            each = each.__cause__
+    if frames is None:
+        return error
+    kind = type(shown)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made: BaseException = type(kind.__name__, (Exception,), names)(str(shown))
+    return made.with_traceback(frames)
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:

@@ -23,7 +23,7 @@ from reliable_mq.message import CORRELATION_ID, NOTICE_TOPIC_PREFIX, Message, ne
 from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
 from reliable_mq.names import check_name
-from reliable_mq.not_payloads import other_form
+from reliable_mq.not_payloads import is_row
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.message_options import ContentOptions, ManyOptions, no_option
@@ -298,7 +298,7 @@ def key_text(key: object) -> str:
     kind = type(key)
     has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     if isinstance(key, _NO_KEYS) or has_no_text or is_record(kind):
-        how = ", its id for example" if is_record(kind) else f": {key!r:.80}"
+        how = "; give its id" if is_record(kind) else f": {key!r:.80}"
         raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}{how}")
     if isinstance(key, float) and not math.isfinite(key):
         raise MessageRefused(f"a key is a text or a number, not {key}")
@@ -313,7 +313,7 @@ def is_record(kind: type) -> bool:
     """
     if dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel | msgspec.Struct):
         return kind.__str__ in (object.__str__, BaseModel.__str__)
-    return bool(other_form(kind))
+    return is_row(kind)
 
 
 def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:

@@ -120,9 +120,9 @@ def _encode(payload: Any) -> tuple[bytes, str]:
             f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{error}"
             f"{instead(fault)}"
         ) from error
-    is_class = isinstance(payload, type)
-    given = f"the class {payload.__name__}: send an object of it"
-    if not is_class:
+    if isinstance(payload, type):
+        given = f"the class {payload.__name__}: send an object of it"
+    else:
         given = f"{a_kind(payload)}{instead(type(payload))}"
     raise MessageRefused(
         f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {given}"

@@ -160,7 +160,7 @@ class DjangoDatabase(Database):
     def _in_memory(self) -> UsageError:
         return UsageError(
             f"the test database {self.alias!r} is in memory, and no other connection can read it: "
-            f'write DATABASES[{self.alias!r}]["TEST"] = {{"NAME": "test.db"}}'
+            f"write DATABASES[{self.alias!r}]['TEST'] = {{'NAME': 'test.db'}}"
         )
 
     def _options(self) -> dict[str, Any]:
