@@ -130,7 +130,7 @@ TYPED: list[tuple[str, int, str]] = [
     ("doctor TABLES --redis localhost", BAD_USAGE, "is not a Redis URL: it must begin with redis:"),
     ("topic list", BAD_USAGE, "no cluster is named: give --broker HOST:PORT of a name server, or"),
     ("topic list --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
-    ("topic list --broker http://h:80", BAD_USAGE, "is no host:port"),
+    ("topic list --broker http://h:80", BAD_USAGE, "leave http:// out, and write h:80"),
     ("topic list --broker embedded:x", BAD_USAGE, "start reliable-mq broker and give --broker"),
     ("topic list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
     ("message show x NOWHERE", BAD_USAGE, "a message id is looked up with --topic"),
@@ -376,6 +376,17 @@ def test_a_send_of_the_application_or_of_no_block_says_how_to_write_it() -> None
             _ = owner.colour
         assert not hasattr(owner, "send")
         assert "__getattr__" in vars(type(owner))
+
+
+@pytest.mark.usefixtures("there")
+def test_the_words_of_other_libraries_lead_to_ours() -> None:
+    mq: Any = shop()
+    for name in ("publish", "emit", "enqueue"):
+        with pytest.raises(AttributeError, match=r"write `with mq.transaction\(\) as tx: tx.send"):
+            getattr(mq, name)
+    for name in ("task", "subscriber", "actor"):
+        with pytest.raises(AttributeError, match=r"write @mq.consumer.* before a handler"):
+            getattr(mq, name)
 
 
 @pytest.mark.usefixtures("there")

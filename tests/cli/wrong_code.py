@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import io
 import pickle
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from starlette.requests import Request
 
 from reliable_mq import (
     TLS,
@@ -44,9 +47,17 @@ def sent(*given: Any, **options: Any) -> None:
         mq.close()
 
 
-def sent_many(payloads: Any) -> None:
+def sent_many(payloads: Any, **options: Any) -> None:
     with shop().transaction() as tx:
-        tx.send_many("orders", payloads)
+        tx.send_many("orders", payloads, **options)
+
+
+def handled_as(kind: Any) -> None:
+    def pay(payload: Any) -> None:
+        """Handle nothing."""
+
+    pay.__annotations__ = {"payload": kind}
+    shop().consumer("orders", group="g")(pay)
 
 
 def at_client(verb: str, *given: Any, **options: Any) -> None:
@@ -79,6 +90,18 @@ class Placed:
 
 class Model(BaseModel):
     id: int
+
+
+class Rows(DeclarativeBase):
+    """The rows of an application."""
+
+
+class Row(Rows):
+    __tablename__ = "row"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+    def __str__(self) -> str:
+        return f"row-{self.id}"
 
 
 def handler(payload: dict[str, Any]) -> None:
@@ -192,6 +215,58 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "tx.send of an object in a dataclass": (
         lambda: sent("orders", Placed(by=object())),
         "a Placed cannot be written as JSON: by: ",
+    ),
+    "a key that is a model": (
+        lambda: sent("orders", {}, key=Model(id=1)),
+        "a key is a text or a number, not a Model; give its id",
+    ),
+    "a key that is a row": (
+        lambda: sent("orders", {}, key=Row(id=1)),
+        "a key is a text or a number, not a Row; give its id",
+    ),
+    "tx.send of a row": (
+        lambda: sent("orders", Row(id=1)),
+        "not a Row: send its id, and load the row in the handler",
+    ),
+    "tx.send of a row in a dict": (
+        lambda: sent("orders", {"order": Row(id=1)}),
+        "order: Encoding objects of type Row is unsupported: send its id, and load the row in",
+    ),
+    "tx.send of a file": (
+        lambda: sent("orders", {"file": io.BytesIO()}),
+        "Encoding objects of type _io.BytesIO is unsupported: store the file, and send its name",
+    ),
+    "tx.send to a database": (
+        lambda: sent("orders", {}, database="billing"),
+        "send has no option database: a transaction has one database, mq.transaction(database=…)",
+    ),
+    "a key of all that names a field": (
+        lambda: sent_many([{"id": 1}], key="id"),
+        "key='id' would be the key of every message: for the field of each one write key=lambda p",
+    ),
+    "an ordering key of all that names a field of a model": (
+        lambda: sent_many([Model(id=1)], ordering_key="id"),
+        "for the field of each one write ordering_key=lambda payload: payload.id",
+    ),
+    "a handler of a row": (
+        lambda: handled_as(Row),
+        "no payload is an object of Row: send its id, and load the row in the handler",
+    ),
+    "a handler of a request": (
+        lambda: handled_as(Request),
+        "no payload is an object of Request: send the fields of the request that the handler needs",
+    ),
+    "a handler of an object": (
+        lambda: handled_as(list[Callable[[], None]]),
+        "no payload is an object of Callable: take a dict, a dataclass or a pydantic model",
+    ),
+    "a broker with http://": (
+        lambda: shop(broker="http://localhost:9876/"),
+        "is no host:port: leave http:// out, and write localhost:9876",
+    ),
+    "the broker of another program": (
+        lambda: shop(broker="amqp://localhost"),
+        "it is the URL of another program; write the name server's, such as h:9876",
     ),
     "a key that is a dict": (
         lambda: sent("orders", {}, key={"a": 1}),
