@@ -52,6 +52,7 @@ _EXAMPLES = {name: f"@mq.{written}" for name, written in _DECORATORS.items()} | 
     "send": 'mq.send("orders", {"id": order.id}, key=order.id)',
     "send_many": 'mq.send_many("orders", payloads, key=lambda payload: payload["id"])',
     "transaction": 'mq.transaction(database="billing")',
+    "ReliableMQ": 'mq = ReliableMQ("shop", broker="127.0.0.1:9876", database="sqlite:///shop.db")',
 }
 """How a call is written, by the name of the function."""
 
@@ -141,7 +142,9 @@ def explained(function: Callable[P, R]) -> Callable[P, R]:
 
     A right call is not looked at.
     """
-    name, shape = function.__name__, signature(function)
+    # A class is called by its own name.
+    name, shape = function.__qualname__.removesuffix(".__init__"), signature(function)
+    name = name.rpartition(".")[2]
     is_open = any(each.kind is Parameter.VAR_KEYWORD for each in shape.parameters.values())
 
     @wraps(function)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fastapi import Depends, FastAPI
 from pydantic import BaseModel
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -17,6 +18,7 @@ from starlette.requests import Request
 
 from reliable_mq import (
     TLS,
+    AsyncTransaction,
     Client,
     ClientSettings,
     Credentials,
@@ -28,6 +30,7 @@ from reliable_mq import (
 )
 from reliable_mq.cli.metrics import serve_metrics
 from reliable_mq.contrib.asgi import lifespan
+from reliable_mq.contrib.fastapi import health_router, transaction
 from reliable_mq.testing.message_world import MessageWorld
 
 
@@ -102,6 +105,17 @@ class Row(Rows):
 
     def __str__(self) -> str:
         return f"row-{self.id}"
+
+
+USER = Depends(lambda: None)
+
+
+async def sends(payload: dict[str, Any], tx: AsyncTransaction) -> None:
+    """Handle nothing."""
+
+
+def depends(payload: dict[str, Any], user: Any = USER) -> None:
+    """Handle nothing."""
 
 
 def handler(payload: dict[str, Any]) -> None:
@@ -251,6 +265,30 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "a handler of a row": (
         lambda: handled_as(Row),
         "no payload is an object of Row: send its id, and load the row in the handler",
+    ),
+    "a handler with a transaction of a request": (
+        lambda: shop().consumer("orders", group="g")(sends),  # type: ignore[call-overload]
+        "'tx': nobody gives it a AsyncTransaction: annotate it with AsyncSession, and send within",
+    ),
+    "a handler with a dependency of FastAPI": (
+        lambda: shop().consumer("orders", group="g")(depends),
+        "'user' is a dependency of FastAPI, which nobody fills here: annotate it with Session, or",
+    ),
+    "a transaction of the web application": (
+        lambda: transaction(FastAPI()),  # type: ignore[arg-type]
+        "transaction(FastAPI): give it your ReliableMQ, as transaction(mq)",
+    ),
+    "health of the web application": (
+        lambda: health_router(FastAPI()),  # type: ignore[arg-type]
+        "health_router(FastAPI): give it your ReliableMQ, as health_router(mq)",
+    ),
+    "an application without a name": (
+        lambda: ReliableMQ(database="sqlite:///x.db"),  # type: ignore[call-arg]
+        'ReliableMQ(): name is missing: write mq = ReliableMQ("shop", broker=',
+    ),
+    "an application with a broker by its place": (
+        lambda: ReliableMQ("shop", "localhost:9876"),  # type: ignore[misc]
+        'ReliableMQ(): options are given by name: write mq = ReliableMQ("shop", broker=',
     ),
     "a handler of a request": (
         lambda: handled_as(Request),

@@ -146,7 +146,7 @@ def test_a_project_without_consumers_is_told_where_they_are(folder: Path, typed:
             'RELIABLE_MQ = {"BROKER": "http://127.0.0.1:9876", "REDIS": "localhost"}',
             (
                 "redis='localhost' is not a Redis URL: it must begin with redis://",
-                "RELIABLE_MQ[\"BROKER\"]: name server 'http://127.0.0.1:9876' is no host:port: leave",
+                "RELIABLE_MQ[\"BROKER\"]: name server 'http://127.0.0.1:9876' is no host:port: le",
             ),
         ),
         (

@@ -75,6 +75,16 @@ def in_a_world(mq: Any) -> None:
         pass
 
 
+def in_a_broken_transaction(mq: Any) -> None:
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        mq.send("orders", {})
+
+
+def several(order_id: int, amount: int) -> None:
+    """Handle nothing."""
+
+
 class Till:
     """A class with a handler in it."""
 
@@ -182,6 +192,18 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
     "no transaction": (
         lambda mq: mq.send("orders", {}),
         "no transaction is open, so a message could be sent without your rows: write `with ",
+    ),
+    "a transaction that was marked": (
+        in_a_broken_transaction,
+        "an error of the database was caught, and its transaction can only be rolled back: put the",
+    ),
+    "a handler that is a class": (
+        lambda mq: mq.consumer("orders", group="g")(Till),
+        "a handler is a def or an async def, not the class Till",
+    ),
+    "a handler of several fields": (
+        lambda mq: mq.consumer("orders", group="g")(several),
+        "'order_id' and 'amount' would both get the payload: a handler takes one payload, whole",
     ),
     "a hook": (in_a_hook, "mq.send(…) in transaction.on_commit: the transaction has ended"),
     "a world within a transaction": (

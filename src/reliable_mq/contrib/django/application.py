@@ -32,12 +32,14 @@ from reliable_mq.contrib.django.configuration import (
 from reliable_mq.contrib.django.database import DjangoDatabase, handler_alias
 from reliable_mq.contrib.django.misplaced import (
     check_installed,
+    check_not_broken,
     forbidden_in_handler,
     not_in_block,
     without_consumers,
 )
 from reliable_mq.contrib.django.sql_dialects import is_in_own_block, renew_idle
 from reliable_mq.database.sql_database import Database
+from reliable_mq.decorated import check_function
 from reliable_mq.errors import UsageError
 from reliable_mq.misspelt import explained, names_checked_as, parentheses_checked_as
 from reliable_mq.outbox.message_options import ManyOptions, StubOptions, check_options
@@ -149,7 +151,7 @@ class DjangoMQ(ReliableMQ):
         alias = alias_of(name)
         if not is_in_own_block(alias):
             raise not_in_block(alias, using)
-        connections[alias].validate_no_broken_transaction()
+        check_not_broken(alias)
         outbox, database = self._outbox(name)
         with database.joined_engine.begin() as connection:
             return write(outbox, connection)
@@ -215,6 +217,7 @@ class DjangoMQ(ReliableMQ):
             alias = alias_of(name)
 
             def register(function: F) -> F:
+                check_function(function, "a handler is")
                 handler = _within_django(function, partial(self._converted, name, alias))
                 super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(
                     handler
@@ -235,6 +238,7 @@ class DjangoMQ(ReliableMQ):
             name = named(database)
 
             def register(function: F) -> F:
+                check_function(function, "a periodic message is made by")
                 maker = _within_django(function, partial(self._converted, name, alias_of(name)))
                 super(DjangoMQ, self).periodic(*schedule, database=name, **options)(maker)
                 return function

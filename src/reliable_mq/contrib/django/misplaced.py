@@ -21,6 +21,10 @@ from reliable_mq.errors import ConfigurationError, UsageError
 _APP = "reliable_mq.contrib.django"
 _WRAPPER_FILE = str(base.__file__)
 _HOOK_CALLERS = ("run_and_clear_commit_hooks", "on_commit")
+_CAUGHT = (
+    "an error of the database was caught, and its transaction can only be rolled back: put the "
+    "step that may fail into its own `with transaction.atomic():`, and catch it around that"
+)
 _FORBIDDEN = {
     "forbidden when an 'atomic' block is active": (
         "a handler runs in a transaction, which is committed when it returns: leave "
@@ -29,10 +33,7 @@ _FORBIDDEN = {
     "durable atomic block cannot be nested": (
         "a handler runs in a transaction already: write transaction.atomic() without durable=True"
     ),
-    "execute queries until the end of the 'atomic' block": (
-        "an error of the database was caught, and its transaction can only be rolled back: put the "
-        "step that may fail into its own `with transaction.atomic():`, and catch it around that"
-    ),
+    "execute queries until the end of the 'atomic' block": _CAUGHT,
 }
 """What Django says -> what to do, if it says so in a handler."""
 _OTHER_NAMES = ("consumer", "handler", "handlers", "listeners", "receivers", "subscribers", "tasks")
@@ -82,6 +83,16 @@ def not_in_block(alias: str, using: str | None) -> UsageError:
         f"`with {block}:` around them and mq.send(…); in an async view, put the block into "
         "a function, and call that by sync_to_async"
     )
+
+
+def check_not_broken(alias: str) -> None:
+    """Check that the open transaction of a database may still commit.
+
+    Raises:
+        UsageError: an error has marked it for a rollback.
+    """
+    if connections[alias].needs_rollback:
+        raise UsageError(_CAUGHT)
 
 
 def _is_in_hook() -> bool:
