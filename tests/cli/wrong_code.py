@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import io
 import pickle
 import sys
 from collections.abc import Callable
@@ -10,15 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fastapi import Depends, FastAPI
 from pydantic import BaseModel
 from sqlalchemy import create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from starlette.requests import Request
 
 from reliable_mq import (
     TLS,
-    AsyncTransaction,
     Client,
     ClientSettings,
     Credentials,
@@ -29,9 +24,6 @@ from reliable_mq import (
     schema,
 )
 from reliable_mq.cli.metrics import serve_metrics
-from reliable_mq.contrib.asgi import lifespan
-from reliable_mq.contrib.fastapi import health_router, transaction
-from reliable_mq.testing.message_world import MessageWorld
 
 
 def shop(**options: Any) -> ReliableMQ:
@@ -53,14 +45,6 @@ def sent(*given: Any, **options: Any) -> None:
 def sent_many(payloads: Any, **options: Any) -> None:
     with shop().transaction() as tx:
         tx.send_many("orders", payloads, **options)
-
-
-def handled_as(kind: Any) -> None:
-    def pay(payload: Any) -> None:
-        """Handle nothing."""
-
-    pay.__annotations__ = {"payload": kind}
-    shop().consumer("orders", group="g")(pay)
 
 
 def at_client(verb: str, *given: Any, **options: Any) -> None:
@@ -93,29 +77,6 @@ class Placed:
 
 class Model(BaseModel):
     id: int
-
-
-class Rows(DeclarativeBase):
-    """The rows of an application."""
-
-
-class Row(Rows):
-    __tablename__ = "row"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-    def __str__(self) -> str:
-        return f"row-{self.id}"
-
-
-USER = Depends(lambda: None)
-
-
-async def sends(payload: dict[str, Any], tx: AsyncTransaction) -> None:
-    """Handle nothing."""
-
-
-def depends(payload: dict[str, Any], user: Any = USER) -> None:
-    """Handle nothing."""
 
 
 def handler(payload: dict[str, Any]) -> None:
@@ -222,65 +183,9 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds=5)"),
     "tx.send of a number": (lambda: sent("orders", 7), "list, str or bytes, not an int"),
     "tx.send of nothing": (lambda: sent("orders", None), "list, str or bytes, not None"),
-    "tx.send of an object in a dict": (
-        lambda: sent("orders", {"items": [{"price": 1}, {"price": THREE, "by": object()}]}),
-        "a dict cannot be written as JSON: items[1].by: Encoding objects of type object",
-    ),
-    "tx.send of an object in a dataclass": (
-        lambda: sent("orders", Placed(by=object())),
-        "a Placed cannot be written as JSON: by: ",
-    ),
-    "a key that is a model": (
-        lambda: sent("orders", {}, key=Model(id=1)),
-        "a key is a text or a number, not a Model; give its id",
-    ),
-    "a key that is a row": (
-        lambda: sent("orders", {}, key=Row(id=1)),
-        "a key is a text or a number, not a Row; give its id",
-    ),
-    "tx.send of a row": (
-        lambda: sent("orders", Row(id=1)),
-        "not a Row: send its id, and load the row in the handler",
-    ),
-    "tx.send of a row in a dict": (
-        lambda: sent("orders", {"order": Row(id=1)}),
-        "order: Encoding objects of type Row is unsupported: send its id, and load the row in",
-    ),
-    "tx.send of a file": (
-        lambda: sent("orders", {"file": io.BytesIO()}),
-        "Encoding objects of type _io.BytesIO is unsupported: store the file, and send its name",
-    ),
     "tx.send to a database": (
         lambda: sent("orders", {}, database="billing"),
         "send has no option database: a transaction has one database, mq.transaction(database=…)",
-    ),
-    "a key of all that names a field": (
-        lambda: sent_many([{"id": 1}], key="id"),
-        "key='id' would be the key of every message: for the field of each one write key=lambda p",
-    ),
-    "an ordering key of all that names a field of a model": (
-        lambda: sent_many([Model(id=1)], ordering_key="id"),
-        "for the field of each one write ordering_key=lambda payload: payload.id",
-    ),
-    "a handler of a row": (
-        lambda: handled_as(Row),
-        "no payload is an object of Row: send its id, and load the row in the handler",
-    ),
-    "a handler with a transaction of a request": (
-        lambda: shop().consumer("orders", group="g")(sends),  # type: ignore[call-overload]
-        "'tx': nobody gives it a AsyncTransaction: annotate it with AsyncSession, and send within",
-    ),
-    "a handler with a dependency of FastAPI": (
-        lambda: shop().consumer("orders", group="g")(depends),
-        "'user' is a dependency of FastAPI, which nobody fills here: annotate it with Session, or",
-    ),
-    "a transaction of the web application": (
-        lambda: transaction(FastAPI()),  # type: ignore[arg-type]
-        "transaction(FastAPI): give it your ReliableMQ, as transaction(mq)",
-    ),
-    "health of the web application": (
-        lambda: health_router(FastAPI()),  # type: ignore[arg-type]
-        "health_router(FastAPI): give it your ReliableMQ, as health_router(mq)",
     ),
     "an application without a name": (
         lambda: ReliableMQ(database="sqlite:///x.db"),  # type: ignore[call-arg]
@@ -289,14 +194,6 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "an application with a broker by its place": (
         lambda: ReliableMQ("shop", "localhost:9876"),  # type: ignore[misc]
         'ReliableMQ(): options are given by name: write mq = ReliableMQ("shop", broker=',
-    ),
-    "a handler of a request": (
-        lambda: handled_as(Request),
-        "no payload is an object of Request: send the fields of the request that the handler needs",
-    ),
-    "a handler of an object": (
-        lambda: handled_as(list[Callable[[], None]]),
-        "no payload is an object of Callable: take a dict, a dataclass or a pydantic model",
     ),
     "a broker with http://": (
         lambda: shop(broker="http://localhost:9876/"),
@@ -387,14 +284,6 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
         "a ReliableMQ cannot be copied or pickled: import it where it is needed",
     ),
     "an application that is copied": (lambda: copy.deepcopy(shop()), "cannot be copied or pickled"),
-    "a lifespan that was not called": (
-        lambda: lifespan(odd)(shop()),  # type: ignore[arg-type]
-        "lifespan(function): give it your ReliableMQ, as lifespan=lifespan(mq)",
-    ),
-    "a world of a text": (
-        lambda: MessageWorld("shop:mq"),  # type: ignore[arg-type]
-        "MessageWorld(str): give it your ReliableMQ",
-    ),
     "a consumer without a group": (
         lambda: shop().consumer("orders"),  # type: ignore[call-overload]
         'consumer(): group is missing: write @mq.consumer("orders", group="payments")',
@@ -430,14 +319,6 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "a URL before the name": (
         lambda: ReliableMQ("postgresql+psycopg://shop:hunter2@db/shop"),
         "the name of the application comes first, and this is a URL",
-    ),
-    "tx.send of a class": (
-        lambda: sent("orders", Placed),
-        "list, str or bytes, not the class Placed: send an object of it",
-    ),
-    "tx.send_many of one model": (
-        lambda: sent_many(Model(id=1)),
-        "send_many: a Model is one payload: use send, or a list",
     ),
     "an upgrade that is no function": (
         lambda: schema("order.placed", version=2, upgrades=odd(u={1: {}})["u"])(Placed),

@@ -268,8 +268,7 @@ class SqlOutbox:
         lease: seconds for which only the relay, or the shared relays, may send a stub.
         groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
             if the caller does not name them.
-        clock: returns the time for the rows, in seconds since the epoch; may ask the database on
-            the connection that the stub is then written on.
+        clock: the time for the rows, in seconds since the epoch; may ask the stub's connection.
         random_bytes: returns this number of random bytes.
         timer_range: how far ahead brokers accept a message's time, in seconds.
         known_groups: earlier answers of `groups_of_topic`, see `Composer`.
