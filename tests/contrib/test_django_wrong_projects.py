@@ -111,6 +111,27 @@ def test_a_project_needs_no_module_and_object(typed: Typed, words: tuple[str, ..
     assert LEAVE_OUT in said
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("runworker",), 2, "No such command 'runworker': did you mean 'run'?"),
+        (("run", "--concurrency", "4"), 2, "No such option: --concurrency: did you mean --proce"),
+        (("stub", "list", "--using", "x"), 2, "No such option: --using: did you mean --database-"),
+        (("stub", "list", "--database-name", "x"), 2, "there is no database 'x'; known: default"),
+        (("stub", "list", "--database-name", "default"), 0, "no stub matches"),
+    ],
+)
+def test_the_words_of_django_and_celery_are_understood_on_the_command_line(
+    typed: Typed, words: tuple[str, ...], code: int, says: str
+) -> None:
+    typed("manage.py", "migrate", "-v0")
+
+    found, said = typed("manage.py", "reliable_mq", *words)
+
+    assert (found, said.count("\n")) == (code, 1)
+    assert says in said
+
+
 def test_consumers_in_another_module_are_named(folder: Path, typed: Typed) -> None:
     (folder / "orders" / "consumers.py").rename(folder / "orders" / "consumer.py")
     says = "orders/consumer.py has consumers, and only consumers.py is imported: rename it, or "
