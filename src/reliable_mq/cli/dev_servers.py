@@ -147,18 +147,18 @@ class DevServers:
         Raises:
             DevFailed: a server ends again and again.
         """
-        for each in self._followed:
-            each.copy_new_lines(self._log)
-        for server in self._local:
+        for server, followed in zip(self._local, self._followed, strict=False):
+            followed.copy_new_lines(self._log)
             if not server.is_running:
-                self._restart_local(server)
+                self._restart_local(server, followed)
         if self._broker is not None and (code := self._broker.exit_code) is not None:
             self._broker.stop()
             self._again("broker", end_of(code), self._start_broker, "its lines above say why")
 
-    def _restart_local(self, server: LocalServer) -> None:
+    def _restart_local(self, server: LocalServer, followed: FollowedFile) -> None:
         def start() -> None:
             server.start(lambda pid: self._note(server, pid))
+            followed.pass_over()  # the lines of its start
 
         said = "has ended" if server.exit_code is None else end_of(server.exit_code)
         self._again(server.name, said, start, f"see {server.log_file}")
