@@ -267,8 +267,8 @@ def test_a_world_says_which_test_case_and_which_database_it_needs(
     code, outside = typed("manage.py", "test", "orders.tests.Outside")
 
     assert (
-        "UsageError: the test database 'default' is in memory, and no other connection can read "
-        "it: write DATABASES['default']['TEST'] = {'NAME': 'test.db'}\n"
+        "ConfigurationError: the test database 'default' is in memory, and no other connection "
+        "can read it: write DATABASES['default']['TEST'] = {'NAME': 'test.db'}\n"
     ) in in_memory
     assert (
         "UsageError: a transaction of 'default' is open around MessageWorld (a TestCase opens one "

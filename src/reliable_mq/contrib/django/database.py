@@ -24,7 +24,7 @@ from reliable_mq.database.sql_handler_session import (
     running_session,
 )
 from reliable_mq.database.sql_transactions import Handover
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
 
@@ -148,8 +148,7 @@ class DjangoDatabase(Database):
         Raises:
             UsageError: it is one.
         """
-        if is_under_test() and is_test_memory(self.alias):
-            raise self._in_memory()
+        self.check_file()
         if connections[self.alias].in_atomic_block:
             raise UsageError(
                 f"a transaction of {self.alias!r} is open around MessageWorld (a TestCase opens one"
@@ -157,8 +156,18 @@ class DjangoDatabase(Database):
                 "TransactionTestCase, or with pytest write @pytest.mark.django_db(transaction=True)"
             )
 
-    def _in_memory(self) -> UsageError:
-        return UsageError(
+    def check_file(self) -> None:
+        """Check that the file of an SQLite database is there.
+
+        Raises:
+            ConfigurationError: it is not; in a test of Django, there may be none.
+        """
+        if is_under_test() and is_test_memory(self.alias):
+            raise self._in_memory()
+        super().check_file()
+
+    def _in_memory(self) -> ConfigurationError:
+        return ConfigurationError(
             f"the test database {self.alias!r} is in memory, and no other connection can read it: "
             f"write DATABASES[{self.alias!r}]['TEST'] = {{'NAME': 'test.db'}}"
         )
