@@ -296,6 +296,8 @@ def key_text(key: object) -> str:
     if isinstance(key, str):
         return key
     kind = type(key)
+    if kind is int:
+        return str(key)
     has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     if isinstance(key, _NO_KEYS) or has_no_text or is_record(kind):
         how = "; give its id" if is_record(kind) else f": {key!r:.80}"

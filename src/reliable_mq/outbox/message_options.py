@@ -59,16 +59,17 @@ def check_options(given: Iterable[str], *own: str) -> None:
 
     Args:
         given: the names.
-        *own: names of options that the caller has itself.
+        *own: names of options that the caller has itself, for the hint.
 
     Raises:
         NameUnknown: one of them is not known.
     """
-    if unknown := set(given).difference(_KNOWN_OPTIONS, own):
-        raise no_option(min(unknown), own)
+    if not _KNOWN_OPTIONS.issuperset(given):  # asked for each message
+        raise no_option(min(set(given).difference(_KNOWN_OPTIONS)), own)
 
 
 def no_option(name: str, own: Collection[str] = ()) -> NameUnknown:
+    """Return the error of an option that there is not; `own` are options of the caller itself."""
     how = meant(name, [*_OPTIONS, *own])
     if name in _DATABASE_WORDS and not own:
         how = ": a transaction has one database, mq.transaction(database=…)"
