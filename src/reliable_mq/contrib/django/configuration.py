@@ -96,7 +96,10 @@ def arguments(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         ConfigurationError: a setting is wrong.
     """
     given = configured() if given is None else given
-    name = given.get("NAME") or str(settings.ROOT_URLCONF or "django").partition(".")[0]
+    name = (
+        given.get("NAME")
+        or str(getattr(settings, "ROOT_URLCONF", "") or "django").partition(".")[0]
+    )
     more = {key.lower(): value for key, value in given.items() if key not in _OURS}
     main, *others = aliases(given)
     more["database"] = text_of_url(main)
