@@ -192,7 +192,7 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
         'ReliableMQ(): name is missing: write mq = ReliableMQ("shop", broker=',
     ),
     "an application with a broker by its place": (
-        lambda: ReliableMQ("shop", "localhost:9876"),  # type: ignore[misc]
+        lambda: ReliableMQ("shop", "localhost:9876"),  # type: ignore[call-arg]
         'ReliableMQ(): options are given by name: write mq = ReliableMQ("shop", broker=',
     ),
     "a broker with http://": (

@@ -130,8 +130,8 @@ class DevServers:
     def _start_broker(self) -> None:
         port, namesrv_port = self._broker_ports
         words = ("broker", "--store", str(self.folder / "broker"))
-        words += ("--port", port, "--namesrv-port", namesrv_port)
-        command = [sys.executable, "-m", "reliable_mq.cli.entry", *words]
+        at = ("--port", port, "--namesrv-port", namesrv_port)
+        command = [sys.executable, "-m", "reliable_mq.cli.entry", *words, *at]
         around = without_credentials(os.environ)
         self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(

@@ -152,7 +152,7 @@ class RetryDecider:
         if isinstance(error, Retry):
             application_events.ATTEMPT_ROLLED_BACK.log(log, **details)
         else:
-            shown = None if isinstance(error, UsageError) else error
+            shown: BaseException | None = None if isinstance(error, UsageError) else error
             if isinstance(error, DBAPIError) and error.orig is not None:
                 shown = with_own_frames(error, error.orig)
             application_events.ATTEMPT_FAILED.log(log, traceback_of=shown, **details)

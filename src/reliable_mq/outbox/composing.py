@@ -213,7 +213,7 @@ class Composer:
             )
         if not isinstance(payloads, Iterable):
             raise UsageError(f"send_many: {payloads!r:.100} is not a list of payloads")
-        made = []
+        made: list[Stub] = []
         for payload in payloads:
             if not made:
                 _check_no_field(payload, same)
@@ -295,7 +295,7 @@ def key_text(key: object) -> str:
     """
     if isinstance(key, str):
         return key
-    kind = type(key)
+    kind: Any = type(key)
     if kind is int:
         return str(key)
     has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
