@@ -186,8 +186,7 @@ def test_a_worker_that_is_killed_again_and_again_waits_for_a_change(
     run = DevRun("shop:mq", servers, log, guard, 1, (), (), threading.Event())
     run._add("worker", ["sh", "-c", "kill -9 $$"])
     while run._running:
-        (process,) = run._running
-        until(lambda process=process: process.exit_code is not None)
+        until(lambda: all(each.exit_code is not None for each in run._running))
         run._report_ends()
 
     told = capsys.readouterr().out

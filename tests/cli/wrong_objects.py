@@ -74,7 +74,7 @@ IN_HAND: dict[str, tuple[Callable[[], object], str]] = {
         "no payload is an object of Row: send its id, and load the row in the handler",
     ),
     "a handler with a transaction of a request": (
-        lambda: shop().consumer("orders", group="g")(sends),  # type: ignore[call-overload]
+        lambda: shop().consumer("orders", group="g")(sends),  # type: ignore[type-var]
         "'tx': nobody gives it a AsyncTransaction: annotate it with AsyncSession, and send within",
     ),
     "a handler with a dependency of FastAPI": (
