@@ -75,7 +75,7 @@ IN_HAND: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a handler with a transaction of a request": (
         lambda: shop().consumer("orders", group="g")(sends),  # type: ignore[type-var]
-        "'tx': nobody gives it a AsyncTransaction: annotate it with AsyncSession, and send within",
+        "'tx': no AsyncTransaction is given to a handler: annotate it with AsyncSession, and send",
     ),
     "a handler with a dependency of FastAPI": (
         lambda: shop().consumer("orders", group="g")(depends),

@@ -115,8 +115,8 @@ def _refuse_of_requests(what: str, hint: Any, default: Any, session: type) -> No
     """
     if isinstance(hint, type) and issubclass(hint, TransactionBlock):
         raise UsageError(
-            f"{what}: nobody gives it a {hint.__name__}: annotate it with {session.__name__}, and "
-            "send within `mq.transaction(session)`"
+            f"{what}: no {hint.__name__} is given to a handler: annotate it with "
+            f"{session.__name__}, and send within `mq.transaction(session)`"
         )
     if type(default).__module__ == "fastapi.params":
         raise UsageError(
