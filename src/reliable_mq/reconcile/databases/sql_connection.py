@@ -54,7 +54,7 @@ def open_engine(url: str) -> Engine:
     is_file = parsed.get_backend_name() == "sqlite" and not path.startswith(("file:", ":memory:"))
     if is_file and not Path(path).exists():
         raise ConfigurationError(f"the SQLite file {path!r} does not exist")
-    return create_engine(parsed, poolclass=NullPool)
+    return create_engine(parsed, poolclass=NullPool, hide_parameters=True)
 
 
 @contextmanager
