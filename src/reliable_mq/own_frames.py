@@ -4,6 +4,8 @@ import importlib
 from pathlib import Path
 from types import TracebackType
 
+from reliable_mq.error_texts import text_of
+
 _PACKAGE = f"{Path(__file__).parent}/"
 _STANDARD = f"{Path(importlib.__file__).parents[1]}/"
 _IMPORTERS = ("<frozen ", _PACKAGE, importlib.__file__)
@@ -42,7 +44,7 @@ def with_own_frames(error: BaseException, shown: BaseException) -> BaseException
         return error
     kind = type(shown)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    made: BaseException = type(kind.__name__, (Exception,), names)(str(shown))
+    made: BaseException = type(kind.__name__, (Exception,), names)(text_of(shown))
     return made.with_traceback(frames)
 
 
