@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, isfunction, signature
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from reliable_mq.errors import UsageError
 
@@ -37,8 +37,11 @@ _OTHER_WORDS = {
     **dict.fromkeys(("headers", "metadata", "attributes"), "properties"),
     **dict.fromkeys(("partition_key", "routing_key", "message_group"), "ordering_key"),
     "groups": "required_groups",
+    "using": "database",  # Django's word
 }
 """Those for our parameters."""
+_ALIAS_WORDS = ("database", "db", "alias")
+"""The words for what Django calls `using`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +49,10 @@ R = TypeVar("R")
 
 _EXAMPLES = {name: f"@mq.{written}" for name, written in _DECORATORS.items()} | {
     "topic": 'mq.topic("orders", groups=["payments"])',
+    "send": 'mq.send("orders", {"id": order.id}, key=order.id)',
+    "send_many": 'mq.send_many("orders", payloads, key=lambda payload: payload["id"])',
+    "transaction": 'mq.transaction(database="billing")',
+    "ReliableMQ": 'mq = ReliableMQ("shop", broker="127.0.0.1:9876", database="sqlite:///shop.db")',
 }
 """How a call is written, by the name of the function."""
 
@@ -63,6 +70,8 @@ def meant(name: str, known: Iterable[str]) -> str:
     names = list(known)
     if _OTHER_WORDS.get(name) in names:
         return f"; did you mean {_OTHER_WORDS[name]}?"
+    if name in _ALIAS_WORDS and "using" in names:
+        return "; did you mean using?"
     close = get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
 
@@ -84,30 +93,69 @@ def names_checked(function: Callable[P, R]) -> Callable[P, R]:
 
     For functions that are not called for each message: it costs a call.
     """
-    shape = signature(function)
-    own = shape.parameters.values()
-    known = [each.name for each in own if each.kind is not Parameter.POSITIONAL_ONLY][1:]
+    return names_checked_as(function)(function)
 
-    @wraps(function)
-    def called(*args: P.args, **named: P.kwargs) -> R:
-        _check_parentheses(function.__name__, args)
-        check_names(f"{function.__name__}()", named, known)
-        _check_shape(function.__name__, shape, args, named)
-        return function(*args, **named)
 
-    return called
+def names_checked_as(shown: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the calls of a function as `names_checked` does, by the parameters of another one.
+
+    For a method that overrides `shown`, and passes most of its parameters on.
+    """
+    return _checked_as(shown, is_named=True)
 
 
 def parentheses_checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a decorator that needs parentheses say so; `names_checked` does that, too."""
+    return parentheses_checked_as(function)(function)
 
-    shape = signature(function)
+
+def parentheses_checked_as(shown: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the calls of a decorator as `parentheses_checked` does, as `names_checked_as`."""
+    return _checked_as(shown, is_named=False)
+
+
+def _checked_as(
+    shown: Callable[..., Any], *, is_named: bool
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    shape = signature(shown)
+    own = shape.parameters.values()
+    known = [each.name for each in own if each.kind is not Parameter.POSITIONAL_ONLY][1:]
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__name__
+
+        @wraps(function)
+        def called(*args: P.args, **named: P.kwargs) -> R:
+            _check_parentheses(name, args)
+            if is_named:
+                check_names(f"{name}()", named, known)
+            _check_shape(name, shape, args, named)
+            return function(*args, **named)
+
+        return called
+
+    return decorate
+
+
+def explained(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a call that lacks an argument, or has one too many, say how it is written.
+
+    A right call is not looked at.
+    """
+    # A class is called by its own name.
+    name, shape = function.__qualname__.removesuffix(".__init__"), signature(function)
+    name = name.rpartition(".")[2]
+    is_open = any(each.kind is Parameter.VAR_KEYWORD for each in shape.parameters.values())
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
-        _check_parentheses(function.__name__, args)
-        _check_shape(function.__name__, shape, args, named)
-        return function(*args, **named)
+        try:
+            return function(*args, **named)
+        except TypeError:
+            if not is_open:
+                check_names(f"{name}()", named, [*shape.parameters][1:])
+            _check_shape(name, shape, args, named)
+            raise
 
     return called
 

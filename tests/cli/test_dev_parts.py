@@ -11,6 +11,7 @@ from subprocess import PIPE
 import pytest
 from tests.waiting import until
 
+from reliable_mq import Client, Message
 from reliable_mq.cli import dev_guard
 from reliable_mq.cli.dev import DevRun, _locked, _shown
 from reliable_mq.cli.dev_changes import is_test
@@ -19,6 +20,7 @@ from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_options import given_ports
 from reliable_mq.cli.dev_probe import DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.cli.dev_restarts import RESTARTS_MAX, WITHIN_SECONDS, Restarts
 from reliable_mq.cli.dev_servers import DevServers
 from reliable_mq.errors import UsageError
 from reliable_mq.testing.local_servers import free_port
@@ -112,6 +114,84 @@ def test_a_server_at_a_fixed_port_is_started_though_the_application_has_an_addre
     assert servers.addresses == {"RELIABLE_MQ_REDIS": f"redis://127.0.0.1:{port}/0"}
     with pytest.raises(UsageError, match="--postgres-port starts a server, and an option or"):
         given_ports({"RELIABLE_MQ_DATABASE": "postgresql://there"}, postgres=port)
+
+
+def test_a_server_that_is_killed_is_started_again_at_its_port_with_one_line(
+    tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs = DevNeeds(broker=True, database=False, redis=True, is_embedded=False, has_consumers=True)
+    servers = DevServers(tmp_path, {}, DevLog(), guard)
+    try:
+        servers.start_needed(needs)
+        before = dict(servers.addresses)
+        (valkey,) = servers._local
+        broker = servers._broker
+        assert valkey.pid is not None
+        assert broker is not None
+        for pid in (valkey.pid, broker._child.pid):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not valkey.is_running and broker.exit_code is not None)
+
+        servers.check()
+
+        assert valkey.is_running
+        assert servers._broker is not None
+        assert servers._broker.exit_code is None
+        assert servers.addresses == before
+        with Client(before["RELIABLE_MQ_BROKER"]) as client:
+            client.send(Message(topic="orders", body=b"{}"))
+    finally:
+        servers.stop()
+    again = "was killed by SIGKILL; starting it again at the same port"
+    told = [line for line in capsys.readouterr().out.splitlines() if "again" in line]
+    assert [line.partition("| ")[2] for line in told] == [f"Valkey {again}", f"broker {again}"]
+
+
+def test_a_server_that_ends_again_and_again_ends_dev(
+    tmp_path: Path, guard: DevGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = DevServers(tmp_path, {}, DevLog(), guard)
+    monkeypatch.setattr(
+        servers, "_start_broker", lambda: setattr(servers, "_broker", ended_process(guard))
+    )
+    servers._start_broker()
+
+    for _ in range(RESTARTS_MAX):
+        servers.check()
+    with pytest.raises(DevFailed, match="broker has ended 6 times within 60 s; its lines above"):
+        servers.check()
+
+
+def ended_process(guard: DevGuard) -> DevProcess:
+    process = DevProcess("broker", ["false"], os.environ, DevLog(), guard)
+    until(lambda: process.exit_code is not None)
+    return process
+
+
+def test_a_part_is_started_again_five_times_a_minute_and_others_do_not_count() -> None:
+    restarts = Restarts()
+
+    assert all(restarts.allow("broker", 10.0 + each) for each in range(RESTARTS_MAX))
+    assert not restarts.allow("broker", 10.0 + WITHIN_SECONDS - 0.1)
+    assert restarts.allow("worker", 10.0 + WITHIN_SECONDS - 0.1)
+    assert restarts.allow("broker", 10.0 + WITHIN_SECONDS)
+    assert not restarts.allow("broker", 10.0 + WITHIN_SECONDS + 0.5)
+
+
+def test_a_worker_that_is_killed_again_and_again_waits_for_a_change(
+    tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = DevLog()
+    servers = DevServers(tmp_path, {}, log, guard)
+    run = DevRun("shop:mq", servers, log, guard, 1, (), (), threading.Event())
+    run._add("worker", ["sh", "-c", "kill -9 $$"])
+    while run._running:
+        until(lambda: all(each.exit_code is not None for each in run._running))
+        run._report_ends()
+
+    told = capsys.readouterr().out
+    assert told.count("starting it again") == RESTARTS_MAX
+    assert "worker has ended 6 times within 60 s; waiting for a change" in told
 
 
 def test_dev_says_once_which_server_the_application_names(

@@ -1,7 +1,7 @@
 """Wrong uses, in two lists: each gives one line that says what to do, and the right exit code.
 
-The first list is typed at the command line. `wrong_code` has the second one. A module that cannot
-be imported also shows its own frames.
+The first list is typed at the command line. `wrong_code` and `wrong_objects` have the second one. A
+module that cannot be imported also shows its own frames.
 """
 
 import os
@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tests.cli.wrong_code import WRITTEN, shop
+from tests.cli import wrong_code
+from tests.cli.wrong_code import shop
+from tests.cli.wrong_objects import IN_HAND
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
@@ -130,7 +132,7 @@ TYPED: list[tuple[str, int, str]] = [
     ("doctor TABLES --redis localhost", BAD_USAGE, "is not a Redis URL: it must begin with redis:"),
     ("topic list", BAD_USAGE, "no cluster is named: give --broker HOST:PORT of a name server, or"),
     ("topic list --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
-    ("topic list --broker http://h:80", BAD_USAGE, "is no host:port"),
+    ("topic list --broker http://h:80", BAD_USAGE, "leave http:// out, and write h:80"),
     ("topic list --broker embedded:x", BAD_USAGE, "start reliable-mq broker and give --broker"),
     ("topic list NOWHERE", FAILED, "start one (reliable-mq broker), or correct the address"),
     ("message show x NOWHERE", BAD_USAGE, "a message id is looked up with --topic"),
@@ -245,6 +247,7 @@ def test_a_module_with_an_error_shows_its_own_frames_and_one_line(
     assert ended.value.code == BAD_USAGE
 
 
+WRITTEN = wrong_code.WRITTEN | IN_HAND
 assert len(TYPED) + len(WRITTEN) >= 60
 
 
@@ -363,15 +366,18 @@ def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
     ]
 
 
+BLOCK, HANDLER = r"write `with mq.transaction\(\) as tx: tx.send\(", "write @mq.consumer.*handler"
+LEAD = {"send": BLOCK, "publish": BLOCK, "subscriber": HANDLER, "task": HANDLER}
+
+
 @pytest.mark.usefixtures("there")
 def test_a_send_of_the_application_or_of_no_block_says_how_to_write_it() -> None:
     """Given an attribute that there is not, then type checkers see that, too."""
     mq: Any = shop()
     for owner in (mq, mq.transaction()):
-        with pytest.raises(
-            AttributeError, match=r"write `with mq.transaction\(\) as tx: tx.send\("
-        ):
-            owner.send("orders", {})
+        for name, says in LEAD.items():
+            with pytest.raises(AttributeError, match=says):
+                getattr(owner, name)
         with pytest.raises(AttributeError, match=r"has no attribute .colour.$"):
             _ = owner.colour
         assert not hasattr(owner, "send")

@@ -143,7 +143,7 @@ def test_a_send_outside_of_a_transaction_is_refused(mq: DjangoMQ) -> None:
 def test_a_send_in_a_broken_transaction_is_refused_as_a_query_is(mq: DjangoMQ) -> None:
     with transaction.atomic():
         transaction.set_rollback(True)
-        with pytest.raises(transaction.TransactionManagementError):
+        with pytest.raises(UsageError, match="its transaction can only be rolled back: put the st"):
             mq.send("orders", {})
 
     assert kept(mq) == (0, [])

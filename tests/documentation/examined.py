@@ -17,7 +17,7 @@ import typer.main
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import VERBS, build_app
-from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions
 from reliable_mq.settings import Settings
 
 _FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

@@ -15,7 +15,7 @@ from tests.documentation.declared import (
 )
 
 from reliable_mq import Consumed, Reject, ReliableMQ, Retry, Transaction
-from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions
 
 HEAD = """# Options
 

@@ -19,7 +19,7 @@ import reliable_mq
 import reliable_mq.cli.main
 from reliable_mq import ClientSettings, Transaction
 from reliable_mq.cli.main import VERBS
-from reliable_mq.outbox.composing import StubOptions
+from reliable_mq.outbox.message_options import StubOptions
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.settings import ClusterSettings, Settings
 from reliable_mq.telemetry.log_events import PARTS

@@ -12,6 +12,8 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 from tests.waiting import eventually
 
+from reliable_mq.idempotency.claim import UNREACHABLE
+from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
 from reliable_mq.testing.local_servers import LocalValkey
 
@@ -76,6 +78,22 @@ def test_rounds_at_the_same_time_get_their_own_answers(redis_url: str) -> None:
             assert found == [[[f"k{number}".encode()], [b"l"]] for number in range(8)]
 
     play(redis_url, scene)
+
+
+def test_a_wrong_password_names_the_setting_and_is_not_shown(
+    valkey_server: LocalValkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        url = f"redis://:s3cret@127.0.0.1:{valkey_server.port}/0"
+        leases = RedisLeases(url, duplicate_window=60)
+        assert (await leases.claim([("k", "t")], 1.0)) == [UNREACHABLE]
+        await leases.close()
+
+    asyncio.run(scene())
+
+    assert "Redis (setting redis, RELIABLE_MQ_REDIS) cannot be used, the database d" in caplog.text
+    assert "password" in caplog.text
+    assert "s3cret" not in caplog.text
 
 
 def test_a_round_that_was_cut_off_leaves_its_answer_to_nobody(

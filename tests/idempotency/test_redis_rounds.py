@@ -182,7 +182,7 @@ def test_a_fault_is_tried_again_at_once_and_a_second_one_makes_redis_unreachable
         assert len(servers.calls) == 4
 
     play(scene)
-    assert "Redis does not answer, the database decides alone: gone" in caplog.text
+    assert "RELIABLE_MQ_REDIS) cannot be used, the database decides alone: gone" in caplog.text
 
 
 def test_redis_is_used_again_when_it_answers(

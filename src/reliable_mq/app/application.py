@@ -27,7 +27,7 @@ from reliable_mq.escalate.alerts import Alerts, Notifier
 from reliable_mq.extras import extra_of
 from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.misspelt import names_checked
+from reliable_mq.misspelt import explained, names_checked
 from reliable_mq.names import check_name
 from reliable_mq.outbox.asyncio_producer import Producer
 from reliable_mq.outbox.resend_policy import ResendPolicy, Wait, ladder
@@ -80,6 +80,7 @@ class ReliableMQ(Declaring):
         ConfigurationError: a setting is wrong.
     """
 
+    @explained
     def __init__(
         self,
         name: str,

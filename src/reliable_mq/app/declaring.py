@@ -23,7 +23,7 @@ from reliable_mq.idempotency.thread_calls import CallBook
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.misspelt import names_checked, parentheses_checked
 from reliable_mq.outbox.cloud_events import envelope_of
-from reliable_mq.outbox.composing import ManyOptions
+from reliable_mq.outbox.message_options import ManyOptions
 from reliable_mq.periodic.declaration import periodic_message
 from reliable_mq.settings import EMBEDDED, MAIN_DATABASE, Settings
 from reliable_mq.topic import Topic, name_of

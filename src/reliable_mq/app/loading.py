@@ -8,10 +8,10 @@ from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, error_text
 from reliable_mq.extras import how_to_install
+from reliable_mq.own_frames import is_foreign, is_own
 from reliable_mq.settings import VARIABLE_PREFIX
 
-_PACKAGE = f"{Path(__file__).parents[1]}/"
-_STANDARD = f"{Path(importlib.__file__).parents[1]}/"
+_MANAGE = Path("manage.py")
 
 
 def load_application(path: str) -> ReliableMQ:
@@ -34,7 +34,8 @@ def load_application(path: str) -> ReliableMQ:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _broken(module_name, error) from error
         raise UsageError(
-            f"there is no module {module_name!r}; run from the directory that contains it"
+            f"there is no module {module_name!r}; "
+            f"{in_django_project() or 'run from the directory that contains it'}"
         ) from error
     except ReliableMQError as error:  # its text says what is wrong
         # No line of code is at fault if a variable is.
@@ -72,7 +73,7 @@ def _applications(module_name: str, module: object) -> str:
     """Return the end of an error's text: which applications a module has."""
     names = [name for name, value in vars(module).items() if isinstance(value, ReliableMQ)]
     if not names:
-        return "; it has none: write mq = ReliableMQ(…) there"
+        return f"; {in_django_project() or 'it has none: write mq = ReliableMQ(…) there'}"
     return f"; it has {', '.join(f'{module_name}:{name}' for name in names)}"
 
 
@@ -85,6 +86,16 @@ def _named(found: object, module_name: str, attribute: str, known: str) -> objec
         except Exception as error:
             raise _without_django(error) or error from error
     return found
+
+
+def in_django_project() -> str:
+    """Return how a command finds the application in a project of Django; "": this is none."""
+    if not _MANAGE.is_file() or "DJANGO_SETTINGS_MODULE" not in _MANAGE.read_text("utf-8"):
+        return ""
+    return (
+        "in a project of Django leave MODULE:OBJECT out: write python manage.py reliable_mq …, "
+        "such as python manage.py reliable_mq run"
+    )
 
 
 def _without_django(error: Exception) -> UsageError | None:
@@ -135,11 +146,5 @@ def own_place(error: BaseException) -> str:
 
 def _own(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     """Return the frames of the application, which may be an installed package itself."""
-    importers = ("<frozen ", _PACKAGE, importlib.__file__)
-    foreign = [each for each in frames if not each.filename.startswith(importers)]
-    own = [
-        each
-        for each in foreign
-        if "site-packages" not in each.filename and not each.filename.startswith(_STANDARD)
-    ]
-    return own or foreign
+    others = [each for each in frames if not is_foreign(each.filename)]
+    return [each for each in others if is_own(each.filename)] or others

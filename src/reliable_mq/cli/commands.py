@@ -48,6 +48,7 @@ OTHERS_COMMANDS: Mapping[str, str] = {
     "outbox": "stub",
     "queues": "topic",
     "relay": "resend",
+    "runworker": "run",
     "scheduler": "resend",
     "server": "broker",
     "start": "dev",
@@ -58,7 +59,13 @@ OTHERS_COMMANDS: Mapping[str, str] = {
 }
 """What other tools call a command -> its name here."""
 
-_OTHERS_OPTIONS = {"workers": "processes", "format": "json", "output": "json"}
+_OTHERS_OPTIONS = {
+    "workers": "processes",
+    "concurrency": "processes",
+    "format": "json",
+    "output": "json",
+    "using": "database-name",
+}
 """What other tools call an option -> its name here, for commands that have it."""
 
 _APP = "--app"

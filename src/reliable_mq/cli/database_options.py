@@ -212,6 +212,18 @@ class OpenedDatabase(NamedTuple):
     sensitive_of: SensitiveOf = sensitive_by_settings
 
 
+def _name_of(mq: ReliableMQ, shown: str) -> str:
+    """Return the name of a database that a person typed as the application shows it.
+
+    Raises:
+        ConfigurationError: there is none; lists the names.
+    """
+    known = {mq.shown_name(each): each for each in mq.databases}
+    if shown and shown not in known and shown not in mq.databases:
+        raise ConfigurationError(f"there is no database {shown!r}; known: {', '.join(known)}")
+    return known.get(shown, shown)
+
+
 @contextmanager
 def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[OpenedDatabase]:
     """Open the databases that the options name; they are closed at the end of the block.
@@ -236,6 +248,7 @@ def opened(place: Place, *, name: str = "", broker: str = "") -> Iterator[Opened
         mq = loaded(place.application)
         client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
+        name = _name_of(mq, name)
         topics, groups = mq.topics, mq._declared.groups
         sensitive_of = mq._declared.sensitive_of
     database = databases[name or next(iter(databases))]

@@ -5,6 +5,7 @@ import queue
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
 from reliable_mq.cli.dev_options import GivenServers, servers_of
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
+from reliable_mq.cli.dev_restarts import Restarts
 from reliable_mq.cli.dev_servers import FOLDER, DevServers
 from reliable_mq.cli.shared_options import (
     DATABASE_VARIABLE,
@@ -145,12 +147,13 @@ class DevRun:
         self._stopped = stopped
         self._running: list[DevProcess] = []
         self._written: dict[str, str] = {}
+        self._restarts = Restarts()
 
     def run_until_stopped(self, changes: "queue.Queue[list[str]]") -> None:
         """Start, and start again after each change.
 
         Raises:
-            DevFailed, LocalServerFailed: a server does not start, or has ended.
+            DevFailed, LocalServerFailed: a server does not start, or ends again and again.
         """
         self._start()
         while not self._stopped.is_set() and self._log.has_reader:
@@ -238,7 +241,12 @@ class DevRun:
             self._running.remove(each)
             code = each.exit_code or 0
             each.stop()
-            if death := _DEATHS.get(-code):  # nothing is wrong with the code: somebody tries it
+            death = _DEATHS.get(-code)  # nothing is wrong with the code: somebody tries it
+            if death and not self._restarts.allow(each.name, time.monotonic()):
+                line = f"{Restarts.too_many(each.name)}; waiting for a change"
+                self._log.write_line("dev", line)
+                continue
+            if death:
                 line = f"{each.name} was killed by {death}; starting it again"
                 self._log.write_line("dev", line)
                 self._add(each.name, each.words)

@@ -80,6 +80,11 @@ class FollowedFile:
         self._place = path.stat().st_size if path.exists() else 0
         self._rest = b""
 
+    def pass_over(self) -> None:
+        """Copy none of the lines that are there by now."""
+        self._place = self._path.stat().st_size if self._path.exists() else 0
+        self._rest = b""
+
     def copy_new_lines(self, log: DevLog) -> None:
         """Copy the whole lines that were added since the last call."""
         if not self._path.exists():

@@ -7,12 +7,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from signal import Signals
 
 from reliable_mq.cli.dev_guard import STOP_SECONDS_MAX, DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.errors import ReliableMQError
 
 READY_SECONDS_MAX = 30.0
+
+
+def end_of(code: int) -> str:
+    """Return how a process ended, in words, by its exit code."""
+    known = {int(each): each.name for each in Signals}
+    return f"was killed by {known[-code]}" if -code in known else f"has ended with code {code}"
 
 
 class DevFailed(ReliableMQError):

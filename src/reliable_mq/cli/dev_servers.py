@@ -1,6 +1,7 @@
 """The servers of `reliable-mq dev`: our broker, PostgreSQL and Valkey, each only if it is needed.
 
 Their data stay in a folder between two runs; their ports are new in each run, unless one is given.
+A server that ends is started again at its port, so that its clients find it.
 """
 
 import hashlib
@@ -8,7 +9,8 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,8 +18,15 @@ from reliable_mq.cli.credentials import without_credentials
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog, FollowedFile
 from reliable_mq.cli.dev_probe import PLACEHOLDERS, DevNeeds
-from reliable_mq.cli.dev_process import DevFailed, DevProcess
-from reliable_mq.testing.local_servers import LocalPostgres, LocalServer, LocalValkey
+from reliable_mq.cli.dev_process import DevFailed, DevProcess, end_of
+from reliable_mq.cli.dev_restarts import Restarts
+from reliable_mq.host_and_port import host_and_port_of
+from reliable_mq.testing.local_servers import (
+    LocalPostgres,
+    LocalServer,
+    LocalServerFailed,
+    LocalValkey,
+)
 
 FOLDER = ".reliable-mq"
 
@@ -65,9 +74,11 @@ class DevServers:
         self._guard = guard
         self._ports = ports
         self._local: list[LocalServer] = []
-        self._pids: list[int] = []
+        self._pids: dict[str, int] = {}  # by the name of the server
         self._followed: list[FollowedFile] = []
         self._broker: DevProcess | None = None
+        self._broker_ports = ("0", "0")  # its own, and that of its name server; 0: a free one
+        self._restarts = Restarts()
         self._told: set[str] = set()  # servers that the application names itself
 
     def start_needed(self, needs: DevNeeds) -> None:
@@ -102,42 +113,65 @@ class DevServers:
         return Path(tempfile.gettempdir()) / f"reliable-mq-dev-{name}" / "postgres"
 
     def _start(self, variable: str, name: str, server: LocalServer) -> None:
-        def began(pid: int) -> None:
-            self._pids.append(pid)
-            self._guard.add(pid, server.stop_signal)
-
         if port := self._ports.get(name):
             _check_free(name, port)
             server.port = port
         self._local.append(server)
-        self.addresses[variable] = server.start(began)
+        self.addresses[variable] = server.start(lambda pid: self._note(server, pid))
         self._followed.append(FollowedFile(name, server.log_file))  # not the lines of its start
         self._log.write_line(name, f"ready at {server.url}; its data: {server.directory}")
 
+    def _note(self, server: LocalServer, pid: int) -> None:
+        if (former := self._pids.get(server.name)) is not None:
+            self._guard.remove(former)
+        self._pids[server.name] = pid
+        self._guard.add(pid, server.stop_signal)
+
     def _start_broker(self) -> None:
-        store = self.folder / "broker"
-        words = ("broker", "--store", str(store), "--port", "0", "--namesrv-port", "0")
-        command = [sys.executable, "-m", "reliable_mq.cli.entry", *words]
+        port, namesrv_port = self._broker_ports
+        words = ("broker", "--store", str(self.folder / "broker"))
+        at = ("--port", port, "--namesrv-port", namesrv_port)
+        command = [sys.executable, "-m", "reliable_mq.cli.entry", *words, *at]
         around = without_credentials(os.environ)
         self._broker = DevProcess("broker", command, around, self._log, self._guard)
         ready = dict(
             part.partition("=")[::2] for part in self._broker.wait_for_first_line().split()
         )
         self.addresses["RELIABLE_MQ_BROKER"] = ready["namesrv"]
+        broker, names = (host_and_port_of(ready[each]).port for each in ("broker", "namesrv"))
+        self._broker_ports = (str(broker), str(names))
 
     def check(self) -> None:
-        """Copy new lines of the servers' logs.
+        """Copy new lines of the servers' logs; start a server again that has ended.
 
         Raises:
-            DevFailed: a server has ended.
+            DevFailed: a server ends again and again.
         """
-        for each in self._followed:
-            each.copy_new_lines(self._log)
-        for server in self._local:
+        for server, followed in zip(self._local, self._followed, strict=False):
+            followed.copy_new_lines(self._log)
             if not server.is_running:
-                raise DevFailed(f"{server.name} has ended; see {server.log_file}")
+                self._restart_local(server, followed)
         if self._broker is not None and (code := self._broker.exit_code) is not None:
-            raise DevFailed(f"the broker has ended with code {code}; its lines above say why")
+            self._broker.stop()
+            self._again("broker", end_of(code), self._start_broker, "its lines above say why")
+
+    def _restart_local(self, server: LocalServer, followed: FollowedFile) -> None:
+        def start() -> None:
+            server.start(lambda pid: self._note(server, pid))
+            followed.pass_over()  # the lines of its start
+
+        said = "has ended" if server.exit_code is None else end_of(server.exit_code)
+        self._again(server.name, said, start, f"see {server.log_file}")
+
+    def _again(self, name: str, said: str, start: Callable[[], None], where: str) -> None:
+        """Start a server again; one that does not start is tried again at the next check."""
+        if not self._restarts.allow(name, time.monotonic()):
+            raise DevFailed(f"{Restarts.too_many(name)}; {where}")
+        self._log.write_line("dev", f"{name} {said}; starting it again at the same port")
+        try:
+            start()
+        except (DevFailed, LocalServerFailed) as error:
+            self._log.write_line("dev", str(error))
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which processes find the servers."""
@@ -153,5 +187,5 @@ class DevServers:
             self._broker.stop()
         for server in reversed(self._local):
             server.stop()
-        for pid in self._pids:
+        for pid in self._pids.values():
             self._guard.remove(pid)

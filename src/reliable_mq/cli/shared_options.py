@@ -74,10 +74,10 @@ def needed_application(argument: str, option: str) -> str:
     """
     found = one_application(argument, option) or os.environ.get(APPLICATION_VARIABLE, "")
     if not found:
-        raise UsageError(
-            f"no application is named: give MODULE:OBJECT, such as shop:mq, or set"
-            f" {APPLICATION_VARIABLE}"
-        )
+        from reliable_mq.app.loading import in_django_project  # noqa: PLC0415 - imports much
+
+        how = f"give MODULE:OBJECT, such as shop:mq, or set {APPLICATION_VARIABLE}"
+        raise UsageError(f"no application is named: {in_django_project() or how}")
     note_place(f"--app {shlex.quote(found)}")
     return found
 

@@ -22,6 +22,7 @@ from reliable_mq.limits import (
     RETRY_ATTEMPTS_MAX,
 )
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.transaction_block import TransactionBlock
 from reliable_mq.outcomes import RETRY_SECONDS_MAX
 from reliable_mq.settings import MAIN_DATABASE
 
@@ -63,6 +64,7 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     payload_type: Any = Any
     for parameter in inspect.signature(function).parameters.values():
         hint = _without_none(hints.get(parameter.name, Any))
+        _refuse_of_requests(f"handler {name}: {parameter.name!r}", hint, parameter.default, wanted)
         is_class = isinstance(hint, type)
         if is_class and issubclass(hint, Session | AsyncSession):
             if not issubclass(hint, wanted):
@@ -77,11 +79,16 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
             continue
         else:
             role, payload_type = "payload", hint
+        if role in found and found[role] == "self":
+            raise UsageError(
+                f"handler {name}: it is a method, and nobody has an object for it: decorate a "
+                "function outside of the class"
+            )
         if role in found:
             raise UsageError(
                 f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}:"
-                " annotate the session with Session or AsyncSession, and the message with"
-                " ReceivedMessage"
+                " a handler takes one payload, whole; annotate a session with Session or "
+                "AsyncSession, and the message with ReceivedMessage"
             )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"handler {name}: *args and **kwargs cannot be filled")
@@ -98,6 +105,24 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         is_async,
         payload_type,
     )
+
+
+def _refuse_of_requests(what: str, hint: Any, default: Any, session: type) -> None:
+    """Refuse a parameter that only the endpoints of a web framework are given.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if isinstance(hint, type) and issubclass(hint, TransactionBlock):
+        raise UsageError(
+            f"{what}: no {hint.__name__} is given to a handler: annotate it with "
+            f"{session.__name__}, and send within `mq.transaction(session)`"
+        )
+    if type(default).__module__ == "fastapi.params":
+        raise UsageError(
+            f"{what} is a dependency of FastAPI, which nobody fills here: annotate it with "
+            f"{session.__name__}, or call the function in the handler"
+        )
 
 
 def _without_none(hint: Any) -> Any:

@@ -10,8 +10,10 @@ import msgspec
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
+from reliable_mq.consume.json_kinds import never_in_json
 from reliable_mq.error_texts import masked, shows_rules_only, words_of
 from reliable_mq.errors import UsageError, error_text
+from reliable_mq.not_payloads import other_form
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
 from reliable_mq.plain_text import a_kind
@@ -20,6 +22,11 @@ Decoder = Callable[[bytes, str], Any]
 """(body, content type or "") -> payload. Raises PayloadInvalid, or SchemaTooNew."""
 FromJson = Callable[[bytes], Any]
 
+_ONE_VALUE = dict.fromkeys(
+    (int, float, bool),
+    ": the handler's parameter gets the whole payload; let it be a dict, a dataclass or a model",
+)
+"""The end of an error about an object that came where the handler wants one value."""
 _UNNAMED = "application/octet-stream"  # bytes without further information from their sender
 
 
@@ -59,6 +66,9 @@ def _from_json(wanted: Any, kinds: tuple[Any, ...], owner: str) -> FromJson:
     # Our bodies use the field names of the class; bodies of other clients may use aliases.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
+    for kind in kinds:
+        if isinstance(kind, type) and (form := other_form(kind)):
+            raise _never(owner, kind, form)
     if any(map(_is_pydantics, kinds)):
         try:
             reader = _reader_of_base64(wanted)
@@ -66,14 +76,22 @@ def _from_json(wanted: Any, kinds: tuple[Any, ...], owner: str) -> FromJson:
             raise _impossible(owner, wanted, error) from error
         return _checked(partial(reader.validate_json, by_alias=True, by_name=True))
     try:
-        return _checked(msgspec.json.Decoder(wanted).decode)
+        decode = msgspec.json.Decoder(wanted).decode
+        if never := never_in_json(wanted):
+            raise _never(owner, never, other_form(never))
     except TypeError as error:
         raise _impossible(owner, wanted, error) from error
+    return _checked(decode, _ONE_VALUE.get(wanted, "") if isinstance(wanted, type) else "")
 
 
 def _impossible(owner: str, wanted: Any, error: Exception) -> UsageError:
     said = str(error).partition("\n")[0]  # pydantic explains in further lines
     return UsageError(f"{owner}: no payload can be a {wanted!r:.200}: {said}")
+
+
+def _never(owner: str, kind: type, form: str) -> UsageError:
+    how = form or "take a dict, a dataclass or a pydantic model"
+    return UsageError(f"{owner}: no payload is an object of {kind.__qualname__}: {how}")
 
 
 def _reader_of_base64(wanted: Any) -> SchemaValidator:
@@ -161,7 +179,9 @@ def _readable(content_type: str) -> MediaType | None:
     return media
 
 
-def _checked(decode: FromJson) -> FromJson:
+def _checked(decode: FromJson, hint: str = "") -> FromJson:
+    """Let a decoder raise only `PayloadInvalid`; `hint` is the end of what msgspec says."""
+
     def checked(body: bytes) -> Any:
         try:
             return decode(body)
@@ -177,7 +197,9 @@ def _checked(decode: FromJson) -> FromJson:
             text = f"{place}: {why}{more}" if place else f"{why}{more}"
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise PayloadInvalid(words_of(error)) from error
+            raise PayloadInvalid(
+                f"{words_of(error)}{hint if body.lstrip()[:1] == b'{' else ''}"
+            ) from error
         except Exception as error:  # an error of a validator, or of endlessly nested JSON
             raise PayloadInvalid(error_text(error)) from error
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.sql_receipts import Attempt, numbered
@@ -24,6 +25,7 @@ from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours
+from reliable_mq.own_frames import with_own_frames
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.message_facts import key_of
 
@@ -150,7 +152,9 @@ class RetryDecider:
         if isinstance(error, Retry):
             application_events.ATTEMPT_ROLLED_BACK.log(log, **details)
         else:
-            shown = None if isinstance(error, UsageError) else error
+            shown: BaseException | None = None if isinstance(error, UsageError) else error
+            if isinstance(error, DBAPIError) and error.orig is not None:
+                shown = with_own_frames(error, error.orig)
             application_events.ATTEMPT_FAILED.log(log, traceback_of=shown, **details)
         end: LeaseEnd = "fail" if counts else "back"
         return DeliveryOutcome(retry_of_ours(wait, counts=counts), end, why=kept)

@@ -27,6 +27,7 @@ from reliable_mq.contrib.asgi import lifespan
 from reliable_mq.contrib.health import Health, liveness, readiness
 from reliable_mq.contrib.request_transaction import (
     async_request_transaction,
+    check_messaging,
     is_begun_by_its_owner,
     request_transaction,
 )
@@ -68,6 +69,7 @@ def transaction(
         database: the name of the database; None: that of the session, or "main".
         half: see `ReliableMQ.transaction`.
     """
+    check_messaging(mq, "transaction")
     return _OfRequest(_asynchronous(mq, _own(session), database, half), scope="function")
 
 
@@ -83,6 +85,7 @@ def sync_transaction(
     Write it as `Tx = Annotated[Transaction, sync_transaction(mq)]`. The rest is as for
     `transaction`, with a `Session`.
     """
+    check_messaging(mq, "sync_transaction")
     return _OfRequest(_synchronous(mq, _own(session), database, half), scope="function")
 
 
@@ -179,6 +182,7 @@ def health_router(mq: ReliableMQ, *, prefix: str = "/health") -> APIRouter:
     Write `app.include_router(health_router(mq))`. The module `health` says what is checked. Both
     are left out of the OpenAPI document.
     """
+    check_messaging(mq, "health_router")
     router = APIRouter(prefix=prefix, include_in_schema=False)
 
     @router.get("/live")

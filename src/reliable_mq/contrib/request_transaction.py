@@ -12,11 +12,28 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransactionOrigin
 
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.errors import UsageError
 from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.sql_transaction import Transaction
 from reliable_mq.outbox.transaction_block import Given, source_of
 
-__all__ = ["async_request_transaction", "is_begun_by_its_owner", "request_transaction"]
+__all__ = [
+    "async_request_transaction",
+    "check_messaging",
+    "is_begun_by_its_owner",
+    "request_transaction",
+]
+
+
+def check_messaging(mq: object, call: str) -> None:
+    """Check that a function was given the application's messaging.
+
+    Raises:
+        UsageError: it is something else, such as the web application.
+    """
+    if not isinstance(mq, ReliableMQ):
+        name = type(mq).__name__
+        raise UsageError(f"{call}({name}): give it your ReliableMQ, as {call}(mq)")
 
 
 @contextmanager

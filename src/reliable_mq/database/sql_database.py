@@ -241,6 +241,13 @@ class Database:
         self.identity.value()
         return sorted(made)
 
+    def check_commits(self) -> None:
+        """Check that a test may commit, and other connections see it. A framework may forbid it.
+
+        Raises:
+            UsageError: they cannot, the text says what to do.
+        """
+
     def check_tables(self) -> None:
         """Check that all our tables exist in this release's form; measure the database's clock.
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions
 from reliable_mq.outbox.transaction_block import TransactionBlock
 from reliable_mq.topic import Topic, name_of
 

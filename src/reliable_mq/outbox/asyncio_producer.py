@@ -16,15 +16,9 @@ from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.message_checks import check_message, size_of
 from reliable_mq.outbox.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.outbox.cloud_events import Envelope
-from reliable_mq.outbox.composing import (
-    ContentOptions,
-    MessageOptions,
-    check_room,
-    contents_of,
-    fresh_message_id,
-    wrapped,
-)
+from reliable_mq.outbox.composing import check_room, contents_of, fresh_message_id, wrapped
 from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
+from reliable_mq.outbox.message_options import ContentOptions, MessageOptions
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.topic import Topic, name_of
 

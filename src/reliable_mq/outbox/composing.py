@@ -3,14 +3,17 @@
 Refuses a message that could not be sent, found or stored later, while the caller can still act.
 """
 
+import dataclasses
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, NamedTuple, Unpack
 
+import msgspec
 from pydantic import BaseModel
 
 from reliable_mq import trace_context
@@ -19,10 +22,11 @@ from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
 from reliable_mq.message import CORRELATION_ID, NOTICE_TOPIC_PREFIX, Message, new_message_id
 from reliable_mq.message_checks import check_message, check_topic, properties_of
 from reliable_mq.message_digest import RESERVED
-from reliable_mq.misspelt import NameUnknown, meant
 from reliable_mq.names import check_name
+from reliable_mq.not_payloads import is_row
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.delay import deliver_time_of
+from reliable_mq.outbox.message_options import ContentOptions, ManyOptions, no_option
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_short_text, check_texts, message_of
 from reliable_mq.plain_text import a_kind
@@ -37,53 +41,9 @@ _ADDED_SIZE_MAX = 1_024
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
 RandomBytes = Callable[[int], bytes]
-T = TypeVar("T")
 
 
 _NO_KEYS = (bytes, bytearray, dict, list, tuple, set, frozenset)
-
-
-class ContentOptions(TypedDict, total=False):
-    """Options that say what is sent; `contents_of` reads them. See `Transaction.send`."""
-
-    tag: str
-    key: object
-    ordering_key: object
-    properties: Mapping[str, str] | None
-    content_type: str
-    correlation_id: object
-    message_id: str
-
-
-class MessageOptions(ContentOptions, total=False):
-    """Options of a message to send; see `Transaction.send`."""
-
-    delay: timedelta | None
-    deliver_at: datetime | None
-
-
-class StubOptions(MessageOptions, total=False):
-    """Options of a message with a stub."""
-
-    required_groups: tuple[str, ...] | None
-
-
-_OPTIONS = sorted(get_type_hints(StubOptions))
-
-
-class ManyOptions(TypedDict, Generic[T], total=False):
-    """Options of many messages at once: one value for all, or a function of the payload."""
-
-    tag: str | Callable[[T], str]
-    key: object | Callable[[T], object]
-    ordering_key: object | Callable[[T], object]
-    delay: timedelta | Callable[[T], timedelta | None] | None
-    deliver_at: datetime | Callable[[T], datetime | None] | None
-    properties: Mapping[str, str] | Callable[[T], Mapping[str, str] | None] | None
-    content_type: str | Callable[[T], str]
-    correlation_id: object | Callable[[T], object]
-    message_id: Callable[[T], str]
-    required_groups: tuple[str, ...] | None
 
 
 class Contents(NamedTuple):
@@ -118,7 +78,7 @@ def contents_of(
         UsageError: an option has a wrong type.
     """
     if unknown:
-        raise _no_option(min(unknown))
+        raise no_option(min(unknown))
     body, content_type = encode_payload(payload, content_type)
     sent = with_trace({} if properties is None else properties)
     # An option that travels as a property is added to `sent` here.
@@ -149,10 +109,6 @@ def add_correlation(properties: dict[str, str], correlation_id: str) -> None:
             f"correlation_id={correlation_id!r} and the property {CORRELATION_ID}="
             f"{properties[CORRELATION_ID]!r:.100}: leave one out"
         )
-
-
-def _no_option(name: str) -> NameUnknown:
-    return NameUnknown(f"send has no option {name}{meant(name, _OPTIONS)}")
 
 
 class Composer:
@@ -257,12 +213,33 @@ class Composer:
             )
         if not isinstance(payloads, Iterable):
             raise UsageError(f"send_many: {payloads!r:.100} is not a list of payloads")
-        return [
-            self.stub(
-                now, topic, payload, **same, **{name: of(payload) for name, of in own.items()}
+        made: list[Stub] = []
+        for payload in payloads:
+            if not made:
+                _check_no_field(payload, same)
+            of_it = {name: of(payload) for name, of in own.items()}
+            made.append(self.stub(now, topic, payload, **same, **of_it))
+        return made
+
+
+def _check_no_field(payload: Any, same: Mapping[str, Any]) -> None:
+    """Check that a key for all messages is not the name of a field of their payloads.
+
+    Raises:
+        UsageError: it is.
+    """
+    for option in ("key", "ordering_key", "correlation_id"):
+        name = same.get(option)
+        if not isinstance(name, str) or not name:
+            continue
+        is_item = isinstance(payload, Mapping)
+        fields = payload if is_item else getattr(type(payload), "__annotations__", ())
+        if name in fields:
+            part = f"payload[{name!r}]" if is_item else f"payload.{name}"
+            raise UsageError(
+                f"send_many: {option}={name!r} would be the {option} of every message: for the "
+                f"field of each one write {option}=lambda payload: {part}"
             )
-            for payload in payloads
-        ]
 
 
 def wrapped(
@@ -318,13 +295,27 @@ def key_text(key: object) -> str:
     """
     if isinstance(key, str):
         return key
-    kind = type(key)
+    kind: Any = type(key)
+    if kind is int:
+        return str(key)
     has_no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
-    if isinstance(key, _NO_KEYS) or has_no_text:
-        raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}: {key!r:.80}")
+    if isinstance(key, _NO_KEYS) or has_no_text or is_record(kind):
+        how = "; give its id" if is_record(kind) else f": {key!r:.80}"
+        raise MessageRefused(f"a key is a text or a number, not {a_kind(key)}{how}")
     if isinstance(key, float) and not math.isfinite(key):
         raise MessageRefused(f"a key is a text or a number, not {key}")
     return "" if key is None else str(key)
+
+
+@lru_cache(maxsize=1024)
+def is_record(kind: type) -> bool:
+    """Return whether the text of such an object shows its fields, or is for people: it is no key.
+
+    These are rows, models and dataclasses. A dataclass may have a text of its own.
+    """
+    if dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel | msgspec.Struct):
+        return kind.__str__ in (object.__str__, BaseModel.__str__)
+    return is_row(kind)
 
 
 def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:

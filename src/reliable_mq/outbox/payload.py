@@ -14,6 +14,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from reliable_mq.error_texts import words_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.not_payloads import instead
 from reliable_mq.outbox.media_type import media_type_of
 from reliable_mq.outbox.not_a_number import not_a_number_in
 from reliable_mq.outbox.schema import schema_of
@@ -114,14 +115,16 @@ def _encode(payload: Any) -> tuple[bytes, str]:
             return _writer_of(kind)(payload), _json_of(payload)
     except (TypeError, ValueError, RecursionError) as error:
         write = _encode_json if isinstance(payload, dict | list) else _write_with_pydantics
-        place = "" if isinstance(payload, str) else _place_of_fault(payload, write)
-        why = words_of(error)
+        place, fault = ("", str) if isinstance(payload, str) else _place_of_fault(payload, write)
+        why = f"{words_of(error)}{instead(fault)}"
         raise MessageRefused(
             f"{a_kind(payload)} cannot be written as "
             f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{why}"
         ) from error
-    is_class = isinstance(payload, type)
-    given = f"the class {payload.__name__}: send an object of it" if is_class else a_kind(payload)
+    if isinstance(payload, type):
+        given = f"the class {payload.__name__}: send an object of it"
+    else:
+        given = f"{a_kind(payload)}{instead(type(payload))}"
     raise MessageRefused(
         f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {given}"
     )
@@ -129,11 +132,12 @@ def _encode(payload: Any) -> tuple[bytes, str]:
 
 def _place_of_fault(
     value: Any, write: Callable[[Any], bytes], place: str = "", depth: int = 0
-) -> str:
-    """Return the place of the first part of a value that JSON has not: "items[2].price".
+) -> tuple[str, type]:
+    """Return the place of the first part of a value that JSON has not, "items[2].price", its type.
 
     Empty: it is the value itself, or a part that lies too deep.
     """
+    kind = type(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
     parts: Iterable[tuple[str, Any]] = ()
@@ -147,7 +151,7 @@ def _place_of_fault(
                 write(each)
             except (TypeError, ValueError, RecursionError):
                 return _place_of_fault(each, write, name, depth + 1)
-    return place
+    return place, kind
 
 
 def _json_of(payload: Any) -> str:

@@ -29,7 +29,8 @@ from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import innermost_call
 from reliable_mq.outbox.cloud_events import Envelope
-from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions, ids_used
+from reliable_mq.outbox.composing import Composer, RandomBytes, ids_used
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
@@ -267,8 +268,7 @@ class SqlOutbox:
         lease: seconds for which only the relay, or the shared relays, may send a stub.
         groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
             if the caller does not name them.
-        clock: returns the time for the rows, in seconds since the epoch; may ask the database on
-            the connection that the stub is then written on.
+        clock: the time for the rows, in seconds since the epoch; may ask the stub's connection.
         random_bytes: returns this number of random bytes.
         timer_range: how far ahead brokers accept a message's time, in seconds.
         known_groups: earlier answers of `groups_of_topic`, see `Composer`.

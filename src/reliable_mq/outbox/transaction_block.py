@@ -17,6 +17,17 @@ Source = Session | Connection | AsyncSession | AsyncConnection
 Given = Source | scoped_session[Session] | async_scoped_session[AsyncSession]
 """What `mq.transaction(…)` accepts."""
 
+_SENDS = frozenset(
+    {"send", "asend", "send_async", "send_message", "send_event", "send_task", "publish"}
+    | {"emit", "enqueue", "produce", "dispatch", "delay", "apply_async"}
+)
+"""The words of other libraries for a send."""
+_HANDLES = frozenset(
+    {"task", "shared_task", "actor", "subscriber", "subscribe", "handler", "handle", "listener"}
+    | {"listen", "consume", "on", "agent", "receiver"}
+)
+"""Those for a handler."""
+
 S = TypeVar("S")
 C = TypeVar("C")
 
@@ -120,7 +131,13 @@ def taken_back(lost: int) -> UsageError:
 def missing_attribute(owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that there is not; for that of a block, how to get one."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    if name in ("send", "send_many", "session", "connection"):
+    if name in _SENDS and not hasattr(type(owner), "send"):
+        text += ": write `with mq.transaction() as tx: tx.send(…)`"
+    elif name in _SENDS:
+        text += ": write mq.send(…) in a transaction; it is not awaited"
+    elif name in _HANDLES:
+        text += ': write @mq.consumer("orders", group="payments") before a handler'
+    elif name in ("send_many", "session", "connection"):
         call = f"{name}(…)" if name.startswith("send") else name
         text += f": write `with mq.transaction() as tx: tx.{call}`"
     return AttributeError(text, name=name, obj=owner)

@@ -14,7 +14,7 @@ from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.misspelt import meant
 from reliable_mq.names import check_name
-from reliable_mq.outbox.composing import ManyOptions
+from reliable_mq.outbox.message_options import ManyOptions
 from reliable_mq.periodic.schedule import Schedule
 
 CATCH_UP_SECONDS_MIN = 60.0

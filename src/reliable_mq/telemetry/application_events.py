@@ -127,7 +127,11 @@ CALL_CLAIM_LOST = warning(
     "%(scope)s: the call with key %(key)r lost its claim, so it may have run twice",
 )
 REDIS_BACK = info("redis_back", "Redis answers again")
-REDIS_LOST = warning("redis_lost", "Redis does not answer, the database decides alone: %(error)s")
+REDIS_LOST = warning(
+    "redis_lost",
+    "Redis (setting redis, RELIABLE_MQ_REDIS) cannot be used, the database decides alone: "
+    "%(error)s",
+)
 LISTENER_MISSING = warning(
     "listener_missing", "no listener for half messages of topic %(topic)s in this process"
 )

@@ -123,6 +123,11 @@ class LocalServer:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """The exit code of the server that has ended by itself; None: it runs, or was stopped."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def pid(self) -> int | None:
         """The process id of the running server, None when it does not run."""
         return self._process.pid if self._process is not None and self.is_running else None

@@ -99,6 +99,7 @@ class MessageWorld:
 
     def __enter__(self) -> Self:
         for database in self.mq.databases.values():
+            database.check_commits()
             database.check_tables()
             begin_empty(database, empties=self._empties)
         for name, database in self.mq.databases.items():

@@ -3,6 +3,9 @@
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace, host_and_port_of
 
+_SCHEMES = ("http", "https", "tcp", "rocketmq", "grpc")
+"""What people write before the address of a name server."""
+
 
 def split_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses of name servers in "host:port;host:port".
@@ -17,6 +20,13 @@ def split_addresses(text: str) -> tuple[str, ...]:
         raise ConfigurationError("no name server is given: use host:port, several joined by ;")
     for address in addresses:
         shown = repr(address) if "@" not in address else "with an @, which takes no login,"
+        scheme, is_url, rest = address.partition("://")
+        if is_url:
+            place = rest.partition("/")[0]
+            how = f"leave {scheme}:// out, and write {place}" if "@" not in place else "it is a URL"
+            if scheme not in _SCHEMES:
+                how = "it is the URL of another program; write the name server's, such as h:9876"
+            raise ConfigurationError(f"name server {shown} is no host:port: {how}")
         try:
             port = host_and_port_of(address).port
         except NotAPlace as error:

@@ -26,14 +26,23 @@ from reliable_mq.contrib.django.configuration import (
     aliases,
     arguments,
     is_under_test,
-    name_of_alias,
+    named,
     text_of_url,
 )
 from reliable_mq.contrib.django.database import DjangoDatabase, handler_alias
+from reliable_mq.contrib.django.misplaced import (
+    check_installed,
+    check_not_broken,
+    forbidden_in_handler,
+    not_in_block,
+    without_consumers,
+)
 from reliable_mq.contrib.django.sql_dialects import is_in_own_block, renew_idle
 from reliable_mq.database.sql_database import Database
+from reliable_mq.decorated import check_function
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.misspelt import explained, names_checked_as, parentheses_checked_as
+from reliable_mq.outbox.message_options import ManyOptions, StubOptions, check_options
 from reliable_mq.outbox.sql_transaction import SqlOutbox, Transaction, TransactionScope
 from reliable_mq.outbox.transaction_block import Given
 from reliable_mq.settings import MAIN_DATABASE
@@ -60,6 +69,16 @@ class DjangoMQ(ReliableMQ):
         """
         return cls(**arguments())
 
+    def start(self) -> None:
+        """Start the consumers; see `ReliableMQ.start`.
+
+        Raises:
+            UsageError: there are none; names a module that looks as if it had some.
+        """
+        if not self.consumer_groups:
+            raise UsageError(without_consumers(self.name))
+        super().start()
+
     def shown_name(self, database: str) -> str:
         """Return the alias of a database: the first one is not "main" for Django."""
         return alias_of(database)
@@ -80,6 +99,7 @@ class DjangoMQ(ReliableMQ):
         cast("DjangoDatabase", found).follow()
         return found
 
+    @explained
     def send(
         self,
         topic: str | Topic[T],
@@ -101,13 +121,16 @@ class DjangoMQ(ReliableMQ):
             UsageError: no atomic block is open for this database, or `using` is missing and blocks
                 of several databases are open. The block of a `TestCase` does not count. Also as
                 `Transaction.send`.
+            ConfigurationError: RELIABLE_MQ does not name the alias.
             MessageRefused: as `Transaction.send`.
         """
+        check_options(options, "using")
         name = name_of(topic)
         return self._joined(
             using, lambda outbox, source: outbox.write_stub(source, name, payload, **options)
         )
 
+    @explained
     def send_many(
         self,
         topic: str | Topic[T],
@@ -117,6 +140,7 @@ class DjangoMQ(ReliableMQ):
         **options: Unpack[ManyOptions[T]],
     ) -> list[str]:
         """Send every payload in few statements; see `send` and `Transaction.send_many`."""
+        check_options(options, "using")
         name = name_of(topic)
         return self._joined(
             using, lambda outbox, source: outbox.write_many(source, name, payloads, **options)
@@ -126,13 +150,8 @@ class DjangoMQ(ReliableMQ):
         name = self._meant(using)
         alias = alias_of(name)
         if not is_in_own_block(alias):
-            block = "transaction.atomic()" if using is None else f"transaction.atomic({using!r})"
-            raise UsageError(
-                f"no transaction is open, so a message could be sent without your rows: write "
-                f"`with {block}:` around them and mq.send(…); in an async view, put the block into "
-                "a function, and call that by sync_to_async"
-            )
-        connections[alias].validate_no_broken_transaction()
+            raise not_in_block(alias, using)
+        check_not_broken(alias)
         outbox, database = self._outbox(name)
         with database.joined_engine.begin() as connection:
             return write(outbox, connection)
@@ -145,7 +164,7 @@ class DjangoMQ(ReliableMQ):
         """
         using = using or handler_alias()
         if using is not None:
-            return name_of_alias(using)
+            return named(using)
         opened = [each for each in aliases() if is_in_own_block(each)]
         if len(opened) > 1:
             raise UsageError(
@@ -158,6 +177,7 @@ class DjangoMQ(ReliableMQ):
         opened = self._outboxes.made.get((name, False)) or self._outboxes.of(name, False)
         return opened.outbox, cast("DjangoDatabase", self.databases[name])
 
+    @explained
     def transaction(
         self, session: Given | None = None, *, database: str | None = None, half: bool = False
     ) -> TransactionScope:
@@ -178,10 +198,11 @@ class DjangoMQ(ReliableMQ):
         if half:
             raise UsageError("half messages need a session of SQLAlchemy; leave half=True out")
         alias = database or handler_alias() or MAIN_DATABASE
-        return _AtomicScope(*self._outbox(name_of_alias(alias)))
+        return _AtomicScope(*self._outbox(named(alias)))
 
     if not TYPE_CHECKING:  # the types are those of `ReliableMQ`
 
+        @names_checked_as(ReliableMQ.consumer)
         def consumer(
             self, topic: str, *, group: str, database: str = MAIN_DATABASE, **options: Any
         ) -> Callable[[F], F]:
@@ -192,10 +213,11 @@ class DjangoMQ(ReliableMQ):
             COMMIT. An `async def` runs in a thread of its own, so that its ORM calls are in this
             transaction.
             """
-            name = name_of_alias(database)
+            name = named(database)
             alias = alias_of(name)
 
             def register(function: F) -> F:
+                check_function(function, "a handler is")
                 handler = _within_django(function, partial(self._converted, name, alias))
                 super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(
                     handler
@@ -204,6 +226,7 @@ class DjangoMQ(ReliableMQ):
 
             return register
 
+        @parentheses_checked_as(ReliableMQ.periodic)
         def periodic(
             self, *schedule: str, database: str = MAIN_DATABASE, **options: Any
         ) -> Callable[[F], F]:
@@ -212,9 +235,10 @@ class DjangoMQ(ReliableMQ):
             The function may use the Django ORM: its rows, its messages and the row of the tick are
             one COMMIT on the alias `database` (default: the first alias of RELIABLE_MQ).
             """
-            name = name_of_alias(database)
+            name = named(database)
 
             def register(function: F) -> F:
+                check_function(function, "a periodic message is made by")
                 maker = _within_django(function, partial(self._converted, name, alias_of(name)))
                 super(DjangoMQ, self).periodic(*schedule, database=name, **options)(maker)
                 return function
@@ -261,7 +285,11 @@ def _within_django(
         renew_idle()
         try:
             return called(*given, **named)
-        except DjangoError as error:
+        except (DjangoError, RuntimeError) as error:
+            if plain := forbidden_in_handler(error):
+                raise plain from error
+            if not isinstance(error, DjangoError):
+                raise
             other = converted(error)
             if other is error:
                 raise
@@ -326,4 +354,5 @@ def shared() -> DjangoMQ:
             _made.append(DjangoMQ.of_settings())
         if not apps.ready and not apps.loading:
             django.setup()
+        check_installed()
         return _made[0]

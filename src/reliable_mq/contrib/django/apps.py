@@ -26,10 +26,12 @@ class ReliableMQConfig(AppConfig):
     def ready(self) -> None:
         """Import the module `consumers` of every app, and register the checks."""
         from reliable_mq.contrib.django import checks  # noqa: F401, PLC0415 - registers itself
+        from reliable_mq.contrib.django.configuration import configured  # noqa: PLC0415 - settings
 
         post_migrate.connect(_empty_after_flush, sender=self, dispatch_uid="reliable_mq")
         connection_created.connect(_make_durable, dispatch_uid="reliable_mq")
         try:
+            configured()
             autodiscover_modules("consumers")
         except ReliableMQError as error:
             _end_command(error)
@@ -37,7 +39,7 @@ class ReliableMQConfig(AppConfig):
 
 
 def _end_command(error: ReliableMQError) -> None:
-    """End a command of `manage.py` with the message of a check: a wrong setting is no bug.
+    """End a command of `manage.py` with the messages of a check: a wrong setting is no bug.
 
     `check` could not say it: it imports the views, which raise this, too. `runserver` waits for a
     change of a file, so it gets the error.
@@ -48,10 +50,11 @@ def _end_command(error: ReliableMQError) -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
     is_command = Path(words[0]).name in ("manage.py", "django-admin", "__main__.py")
     if is_command and len(words) > 1 and words[1] != "runserver":
-        sys.exit(
-            "SystemCheckError: System check identified some issues:\n\nERRORS:\n"
-            f"?: (reliable_mq.E001) {printable(str(error))}"
-        )
+        from reliable_mq.contrib.django.setting_checks import faults  # noqa: PLC0415 - settings
+
+        lines = (f"?: (reliable_mq.E001) {printable(each)}\n" for each in faults(error))
+        said = "SystemCheckError: System check identified some issues:\n\nERRORS:\n"
+        sys.exit(f"{said}{''.join(lines)}".rstrip())
 
 
 def _empty_after_flush(using: str, **_more: Any) -> None:

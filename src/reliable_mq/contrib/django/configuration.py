@@ -33,25 +33,41 @@ def configured() -> Mapping[str, Any]:
     """
     given = getattr(settings, SETTING, {})
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{SETTING} in the settings of Django must be a dictionary")
+        raise ConfigurationError(
+            f"{SETTING} in the settings of Django must be a dictionary, such as "
+            f'{{"BROKER": "127.0.0.1:9876"}}'
+        )
+    check_keys(given)
+    return given
+
+
+def check_keys(given: Mapping[Any, Any]) -> None:
+    """Check the keys of RELIABLE_MQ.
+
+    Raises:
+        ConfigurationError: one of them cannot be.
+    """
     for name in given:
         if not isinstance(name, str) or not name.isupper():
-            raise ConfigurationError(f"{SETTING}[{name!r}]: write its keys in capitals")
+            wanted = str(name).upper()
+            raise ConfigurationError(f"{SETTING}[{name!r}]: write its keys in capitals, {wanted!r}")
     if "DATABASE" in given:
         raise ConfigurationError(
             f"{SETTING}['DATABASE']: the database is one of Django's DATABASES; name its alias, "
             f"{SETTING}['DATABASES'] = ['default']"
         )
-    return given
 
 
-def aliases() -> tuple[str, ...]:
+def aliases(given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Return the aliases of the databases with our tables; the first one is "main".
+
+    Args:
+        given: instead of RELIABLE_MQ. Default: that.
 
     Raises:
         ConfigurationError: one of them is not in DATABASES, or "main" is not the first one.
     """
-    wanted = configured().get("DATABASES", [DEFAULT_DB_ALIAS])
+    wanted = (configured() if given is None else given).get("DATABASES", [DEFAULT_DB_ALIAS])
     if isinstance(wanted, str) or not isinstance(wanted, Sequence) or not wanted:
         raise ConfigurationError(f"{SETTING}['DATABASES'] must be a list of aliases: ['default']")
     for alias in wanted:
@@ -70,16 +86,22 @@ def aliases() -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def arguments() -> dict[str, Any]:
+def arguments(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the arguments of `ReliableMQ`, without the databases of other aliases.
+
+    Args:
+        given: instead of RELIABLE_MQ. Default: that.
 
     Raises:
         ConfigurationError: a setting is wrong.
     """
-    given = configured()
-    name = given.get("NAME") or str(settings.ROOT_URLCONF or "django").partition(".")[0]
+    given = configured() if given is None else given
+    name = (
+        given.get("NAME")
+        or str(getattr(settings, "ROOT_URLCONF", "") or "django").partition(".")[0]
+    )
     more = {key.lower(): value for key, value in given.items() if key not in _OURS}
-    main, *others = aliases()
+    main, *others = aliases(given)
     more["database"] = text_of_url(main)
     if others:
         more["databases"] = {alias: text_of_url(alias) for alias in others}
@@ -87,8 +109,12 @@ def arguments() -> dict[str, Any]:
 
 
 def table_prefix() -> str:
-    """Return the beginning of the names of our tables."""
-    return str(configured().get("TABLE_PREFIX", DEFAULT_PREFIX))
+    """Return the beginning of the names of our tables.
+
+    A wrong RELIABLE_MQ is told later: this is asked while the models are imported.
+    """
+    given = getattr(settings, SETTING, {})
+    return str(given.get("TABLE_PREFIX", DEFAULT_PREFIX)) if isinstance(given, Mapping) else ""
 
 
 def alias_of(name: str) -> str:
@@ -99,6 +125,28 @@ def alias_of(name: str) -> str:
 def name_of_alias(alias: str) -> str:
     """Return the name of an alias: the first one is "main"."""
     return MAIN_DATABASE if alias in (MAIN_DATABASE, aliases()[0]) else alias
+
+
+def named(alias: str) -> str:
+    """Return the name of an alias that a caller gave.
+
+    Raises:
+        ConfigurationError: RELIABLE_MQ does not name it, or DATABASES has none of this name.
+    """
+    name, known = name_of_alias(alias), aliases()
+    if name == MAIN_DATABASE or name in known:
+        return name
+    if alias not in connections.settings:
+        raise ConfigurationError(f"DATABASES has no {alias!r}; {_have(known)}")
+    listed = ", ".join(repr(each) for each in (*known, alias))
+    raise ConfigurationError(
+        f"the database {alias!r} has no tables for messages: write {SETTING}['DATABASES'] = "
+        f"[{listed}], then run python manage.py migrate reliable_mq --database {alias}"
+    )
+
+
+def _have(known: Sequence[str]) -> str:
+    return f"{SETTING}['DATABASES'] has {', '.join(known)}"
 
 
 def text_of_url(alias: str) -> str:

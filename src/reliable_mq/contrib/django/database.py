@@ -24,7 +24,7 @@ from reliable_mq.database.sql_handler_session import (
     running_session,
 )
 from reliable_mq.database.sql_transactions import Handover
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.outbox.thread_shared_relays import SharedHandover
 
@@ -123,6 +123,8 @@ class DjangoDatabase(Database):
         """Connect to the database of Django's settings as they are now; in tests they change."""
         if not is_under_test():
             return
+        if is_test_memory(self.alias):
+            raise self._in_memory()
         url = url_of(self.alias)
         wanted = url.set(drivername=f"{dialect.name}+{dialect.driver}")
         if dialect.name == "mysql":
@@ -140,6 +142,36 @@ class DjangoDatabase(Database):
         """
         if is_under_test() and record.info.get(_PLACE) != url_of(self.alias):
             raise DisconnectionError
+
+    def check_commits(self) -> None:
+        """Check that this is no test of Django in which nothing is committed.
+
+        Raises:
+            UsageError: it is one.
+        """
+        self.check_file()
+        if connections[self.alias].in_atomic_block:
+            raise UsageError(
+                f"a transaction of {self.alias!r} is open around MessageWorld (a TestCase opens one"
+                " around each test), so nothing is committed: let the class be a "
+                "TransactionTestCase, or with pytest write @pytest.mark.django_db(transaction=True)"
+            )
+
+    def check_file(self) -> None:
+        """Check that the file of an SQLite database is there.
+
+        Raises:
+            ConfigurationError: it is not; in a test of Django, there may be none.
+        """
+        if is_under_test() and is_test_memory(self.alias):
+            raise self._in_memory()
+        super().check_file()
+
+    def _in_memory(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"the test database {self.alias!r} is in memory, and no other connection can read it: "
+            f"write DATABASES[{self.alias!r}]['TEST'] = {{'NAME': 'test.db'}}"
+        )
 
     def _options(self) -> dict[str, Any]:
         """Return the options of an engine of ours. In a test of Django it keeps no connection.
