@@ -7,7 +7,7 @@ it. No setting changes that. On a machine with other work, the imports alone may
 from collections.abc import Callable
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 TRIES_MAX = 6
 _NOT_STARTED = "Python worker failed to connect back"
