@@ -3,8 +3,10 @@
 Each SDK sends by 1 and by 16 threads, and receives and acknowledges with a simple consumer. Every
 client is a process that stays over all rounds; the two sides take turns, and each begins as often
 as the other. Apache's servers still get faster while they are measured, so few turns would show
-them slower than they are. Also measured: processor time of the servers for each message, the memory
-of all server processes, and the time from their start until they are ready.
+them slower than they are. A third endpoint stores nothing and answers at once (`sdk_ceiling`):
+what an SDK reaches there is the most that it can do on this machine. The table says which share of
+it ours reaches, and which share the bar is. Also measured: processor time of the servers for each
+message, the memory of all server processes, and the time from their start until they are ready.
 
     python -m bench.sdk_throughput                     # Java and Python
     python -m bench.sdk_throughput --sdks java --small # does it run?
@@ -28,7 +30,9 @@ from bench.java_programs import JAVA_DIRECTORY, SDK_JARS, build_sdk, java_comman
 from bench.quiet import resident_mib, used_seconds, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.rival_servers import RIVALS, ApacheInOne, ApacheProxy, rival_python
+from bench.sdk_ceiling import SdkCeiling
 from bench.sdk_tables import sdk_table
+from bench.send_ceiling import missing_compiler
 from bench.send_throughput import pin_to_two_cores
 from bench.table_text import OURS
 
@@ -111,17 +115,17 @@ def sdk_client(sdk: str, side: Side, directory: Path) -> Client:
 
 
 class Players(NamedTuple):
-    """A side, its SDK client, and what fills its topics."""
+    """A side, its SDK client, and what fills its topics; None: it needs no messages."""
 
     side: Side
     client: Client
-    filler: Client
+    filler: Client | None
     backlog_topic: str
 
 
 def take_turn(players: Players, turn: Turn) -> dict[str, Any]:
     """Let one side do one thing; return its figures."""
-    if turn.verb == "receive":
+    if turn.verb == "receive" and players.filler is not None:
         players.filler.do("fill", topic=players.backlog_topic, count=turn.options["backlog"])
     wait_until_idle(players.side.pids, SETTLE_SECONDS_MAX)
     used = used_seconds(players.side.pids)
@@ -139,30 +143,44 @@ def take_turn(players: Players, turn: Turn) -> dict[str, Any]:
     }
 
 
+def start_ceiling(directory: Path, sdk: str, stack: contextlib.ExitStack) -> Side:
+    """Start the endpoint that stores nothing."""
+    begun = time.monotonic()
+    ceiling = stack.enter_context(SdkCeiling(directory / f"{sdk}-ceiling", f"sdk-{sdk}"))
+    took = time.monotonic() - begun
+    return Side(ceiling.label, ceiling.address, "", ceiling.pids, took)
+
+
+def play_at(side: Side, sdk: str, home: Path, stack: contextlib.ExitStack) -> Players:
+    """Start an SDK's client of a side, and what fills its topics."""
+    topic, filler = f"sdk-{sdk}", None
+    if side.name_servers:
+        command = [sys.executable, "-m", "bench.rival_ours", side.name_servers]
+        filler = stack.enter_context(Client(command, home / "filler.log"))
+        for each in (topic, f"{topic}-backlog"):
+            filler.do("fill", topic=each, count=0)
+    client = stack.enter_context(sdk_client(sdk, side, home))
+    client.do("prepare")
+    return Players(side, client, filler, f"{topic}-backlog")
+
+
 def measure_sdk(
     sdk: str, sides: Sequence[Side], directory: Path, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Measure one SDK at both sides."""
+    """Measure one SDK at both sides, and at the endpoint that stores nothing."""
     backlog = options.java_backlog if sdk == "java" else options.python_backlog
     found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        all_players = []
-        for number, side in enumerate(sides):
-            home = made(directory / f"{sdk}-{number}")
-            command = [sys.executable, "-m", "bench.rival_ours", side.name_servers]
-            filler = stack.enter_context(Client(command, home / "filler.log"))
-            topic = f"sdk-{sdk}"
-            for each in (topic, f"{topic}-backlog"):
-                filler.do("fill", topic=each, count=0)
-            client = stack.enter_context(sdk_client(sdk, side, home))
-            client.do("prepare")
-            all_players.append(Players(side, client, filler, f"{topic}-backlog"))
+        all_players = [
+            play_at(side, sdk, made(directory / f"{sdk}-{number}"), stack)
+            for number, side in enumerate((*sides, start_ceiling(directory, sdk, stack)))
+        ]
         for players in all_players:
             for turn in turns(sdk, options.warmup, backlog):
                 print("warm-up:", sdk, take_turn(players, turn), flush=True)
         for turn in turns(sdk, options.seconds, backlog):
             for run in range(options.runs):
-                for players in all_players[:: -1 if run % 2 else 1]:  # both are first as often
+                for players in all_players[:: -1 if run % 2 else 1]:  # none is always first
                     line = {"sdk": sdk, "run": run, **take_turn(players, turn)}
                     print(line, flush=True)
                     found.append(line)
@@ -206,7 +224,7 @@ def main() -> int:
     parser.add_argument("--python-backlog", type=int, default=2_500, help="messages of a turn")
     parser.add_argument("--small", action="store_true", help="short turns, nothing is written")
     options = parser.parse_args()
-    if reason := missing_tools():
+    if reason := missing_tools() or missing_compiler():
         print(reason, file=sys.stderr)
         return 2
     if options.small:

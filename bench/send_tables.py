@@ -23,13 +23,14 @@ def send_table(results: dict[str, Any]) -> str:
         ceiling = [each for each in of_mode if each["broker"] == SEND_CEILING]
         theirs = [each for each in of_mode if each["broker"] not in (OURS, SEND_CEILING)]
         speed, their_speed = median_of(ours, "per_second"), median_of(theirs, "per_second")
+        bar = of_mode[0].get("bar", 0.0)
         rows.append(
             (
                 mode,
                 figure_text(their_speed, ",.0f"),
                 figure_text(speed, ",.0f"),
                 figure_text(speed / their_speed if speed and their_speed else None, ".2f"),
-                *(_beside_ceiling(of_mode[0], speed, their_speed, ceiling) if beside else ()),
+                *(beside_ceiling(bar, speed, their_speed, ceiling) if beside else ()),
                 figure_text(median_of(theirs, "p99_ms"), ".1f"),
                 figure_text(median_of(ours, "p99_ms"), ".1f"),
             )
@@ -40,15 +41,14 @@ def send_table(results: dict[str, Any]) -> str:
     )
 
 
-def _beside_ceiling(
-    of_mode: dict[str, Any],
+def beside_ceiling(
+    bar: float,
     speed: float | None,
     their_speed: float | None,
     ceiling: list[dict[str, Any]],
 ) -> tuple[str, ...]:
     """Return the bar, the most that the client can send, and ours and the bar as shares of it."""
     most = median_of(ceiling, "per_second")
-    bar = of_mode["bar"]
     least = bar * their_speed if their_speed else None
     return (
         f">= {bar:g}",

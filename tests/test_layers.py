@@ -21,7 +21,7 @@ WORLD_PREFIXES = (
 VALUES = frozenset(
     {
         *("command_words", "decodable", "host_and_port", "line_limit", "message", "misspelt"),
-        *("decorated", "errors", "limits", "plain_text"),
+        *("decorated", "error_texts", "errors", "limits", "plain_text"),
     }
     | {
         "message_checks",
@@ -37,7 +37,7 @@ VALUES = frozenset(
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
-    "telemetry": frozenset({"errors", "extras", "line_limit", "plain_text"}),
+    "telemetry": frozenset({"error_texts", "errors", "extras", "line_limit", "plain_text"}),
     "wire": frozenset(
         {
             *("decodable", "host_and_port", "line_limit", "message", "misspelt"),

@@ -23,8 +23,6 @@ FUNCTION_LINES_MAX = 70
 ONE_THING = {
     "broker_core/core.py": "one class, the broker's turn",
     "broker_core/requests/pull.py": "one request: who may pull, what is wanted, and the reply",
-    "runtime/server_connection.py": "one connection, and its share of a turn of the loop",
-    "gateway/http2.py": "one machine: what a connection of HTTP/2 may do",
     "telemetry/metrics.py": "one table: every metric that there is",
     "wire/command.py": "one format: a command's header in its two forms",
     "client/consuming/asyncio_handler_pool.py": "worker tasks, how many there are, and their calls",

@@ -45,6 +45,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from reliable_mq.error_texts import text_of
+
 _QUERY_NOT_FOUND = 22
 
 
@@ -52,12 +54,13 @@ def error_text(error: BaseException) -> str:
     """Return the type and the text of an error, even if its text cannot be read.
 
     An error of SQLAlchemy is that of the driver: its own text has the statement with its
-    parameters, and a link.
+    parameters, and a link. Values that a library quotes are left out, see `error_texts`.
     """
     if type(error).__module__ == "sqlalchemy.exc":
         error = getattr(error, "orig", None) or error
     try:
-        return f"{type(error).__name__}: {error}"
+        text = text_of(error)
+        return f"{type(error).__name__}: {text}" if text or not str(error) else type(error).__name__
     except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything
         return f"{type(error).__name__}, whose text cannot be read"
 

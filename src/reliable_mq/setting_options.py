@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 from pydantic import SecretStr
 
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.error_texts import ErrorTexts
 from reliable_mq.settings import RetentionMode, RetentionWaits, Strictness
 from reliable_mq.telemetry.log_choices import LogFormat, LogLevel
 
@@ -68,6 +69,7 @@ class SettingOptions(TypedDict, total=False):
     send_outside_transaction: Strictness
     send_without_group: Strictness
     sensitive: Sequence[str]
+    error_texts: ErrorTexts
     log_format: LogFormat | None
     log_level: LogLevel | None
     shutdown_timeout_seconds: float

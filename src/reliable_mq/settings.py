@@ -26,6 +26,7 @@ from pydantic_settings import (
 )
 
 from reliable_mq import old_names
+from reliable_mq.error_texts import ErrorTexts
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import TIMER_SECONDS_MAX
 from reliable_mq.misspelt import WORDS_OF_OTHERS, meant
@@ -241,11 +242,13 @@ class Settings(ClusterSettings):
     #: fields of payloads whose values the console and commands show masked, in all topics:
     #: "card_number", or "customer.email"; in the environment a JSON list. See `mq.topic`
     sensitive: tuple[str, ...] = ()
+    #: what logs, spans, reasons and alerts have of errors that are not ours. "masked": no values
+    #: that libraries quote, and no parameters of statements; "whole": their texts; "types": no text
+    error_texts: ErrorTexts = "masked"
     #: how `run` and `resend` write log lines, unless the application has configured logging:
     #: "text", or "json" for one object a line; None: text
     log_format: LogFormat | None = None
-    #: the least level of the lines that `run` and `resend` write: debug, info, warning, error or
-    #: critical; None: info
+    #: the least level of these lines: debug, info, warning, error or critical; None: info
     log_level: LogLevel | None = None
     #: how long a stopping worker waits for its handlers, and a queue that moves to another worker
     #: for its messages; the client's `close_timeout_seconds`, if it is set, goes before it
@@ -263,7 +266,7 @@ class Settings(ClusterSettings):
     def _without_urls(self, given: Mapping[str, str]) -> dict[str, str]:
         return dict.fromkeys(given, _HIDDEN)
 
-    @field_validator("log_format", "log_level", mode="before")
+    @field_validator("log_format", "log_level", "error_texts", mode="before")
     @classmethod
     def _in_lower_case(cls, given: object) -> object:
         return given.lower() if isinstance(given, str) else given

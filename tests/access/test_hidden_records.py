@@ -264,11 +264,34 @@ def test_a_topic_of_the_broker_does_not_show_messages_of_a_denied_topic(world: A
         assert is_let_in(answer)
 
 
+LONG_MS = 86_400_000
+WAITING: dict[Ask, dict[str, object]] = {
+    Ask.PULL_MESSAGE: waiting_pull_header(topic=OWN, suspendTimeoutMillis=LONG_MS),
+    Ask.POP_MESSAGE: {
+        "consumerGroup": GROUP,
+        "topic": OWN,
+        "queueId": -1,
+        "maxMsgNums": 8,
+        "initMode": 0,
+        "invisibleTime": 30_000,
+        "pollTime": LONG_MS,
+        "expType": "TAG",
+        "exp": "*",
+    },
+    Ask.NOTIFICATION: {"consumerGroup": GROUP, "topic": OWN, "queueId": -1, "pollTime": LONG_MS},
+}
+
+
 @pytest.mark.parametrize("how", ["policy", "disabled", "deleted"])
-def test_a_pull_that_waits_ends_with_the_right_to_pull(world: AccessWorld, how: str) -> None:
-    """A client chooses how long its pull waits. A message must not come after the right is gone."""
-    header = waiting_pull_header(topic=OWN, suspendTimeoutMillis=86_400_000)
-    assert world.begin_as(MALLORY, Ask.PULL_MESSAGE, header, of=3) is None
+@pytest.mark.parametrize("code", WAITING)
+def test_what_waits_for_a_message_ends_with_the_right_to_it(
+    world: AccessWorld, code: Ask, how: str
+) -> None:
+    """A client chooses how long it waits. A message must not come after the right is gone."""
+    world.state.find_group(GROUP, world.now_ms)
+    world.finish_turn()
+    header = {**WAITING[code], "bornTime": world.now_ms}
+    assert world.begin_as(MALLORY, code, header, of=3) is None
     pulled = world.last_opaque
 
     if how == "policy":
@@ -284,14 +307,21 @@ def test_a_pull_that_waits_ends_with_the_right_to_pull(world: AccessWorld, how: 
     assert (answer.body, is_let_in(answer)) == (b"", False)
 
 
-def test_a_pull_that_waits_gets_its_message_while_its_user_may_pull(world: AccessWorld) -> None:
-    assert world.begin_as(MALLORY, Ask.PULL_MESSAGE, waiting_pull_header(topic=OWN), of=3) is None
+@pytest.mark.parametrize("code", WAITING)
+def test_what_waits_gets_its_message_while_its_user_may_have_it(
+    world: AccessWorld, code: Ask
+) -> None:
+    world.state.find_group(GROUP, world.now_ms)
+    world.finish_turn()
+    header = {**WAITING[code], "bornTime": world.now_ms}
+    assert world.begin_as(MALLORY, code, header, of=3) is None
     pulled = world.last_opaque
     stored(world, OWN)
 
     answer = world.reply_to(pulled, of=3)
     assert answer is not None
     assert answer.code == Code.SUCCESS
+    assert answer.ext_fields.get("hasMsg", "true") == "true"
 
 
 @pytest.mark.parametrize("code", [Ask.GET_CONSUMER_RUNNING_INFO, Ask.CONSUME_MESSAGE_DIRECTLY])

@@ -16,7 +16,7 @@ from reliable_mq.settings import ClusterSettings, Settings
 
 HEAD = """# Settings
 
-Give a setting in code, or as a variable of the environment. Code wins.
+Give a setting in code, or as a variable. Code wins. This page is made from `reliable_mq.settings`.
 
 ```python
 from reliable_mq import ReliableMQ
@@ -38,8 +38,6 @@ export RELIABLE_MQ_RELAY_LEASE_SECONDS=10
   one line, which has the setting or the option that was meant. Variables that are like none of
   ours, that Kubernetes makes of services, or that have `_TEST_` in their name are left alone.
 - Earlier names still work, with a warning. They are at the end of this page.
-
-This page is made from `reliable_mq.settings`.
 """
 
 COMMAND_VARIABLES = """
@@ -68,13 +66,11 @@ The default of `--metrics-host`: the address at which metrics are served. Defaul
 
 ### RELIABLE_MQ_CONSOLE_SECRET
 
-Signs the sessions of `reliable-mq console`. Processes that serve one console share it. Default: a
-new one at each start, so everybody logs in again.
+Signs sessions. Processes of one console share it. Default: a new one, so everybody logs in again.
 
 ### RELIABLE_MQ_CONSOLE_OIDC_SECRET
 
-The secret of `reliable-mq console` at its provider of OpenID Connect, the default of
-`--oidc-secret`. Default: none, for a client without a secret.
+The default of `--oidc-secret`: of `reliable-mq console` at its provider of OpenID Connect.
 """
 
 CLIENT_HEAD = """# Settings of the client

@@ -40,6 +40,7 @@ from reliable_mq.runtime import (
     name_server,
     registrar,
     server_connection,
+    waiting_requests,
 )
 from reliable_mq.wire import peer_texts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -187,7 +188,7 @@ def settings_written_by_the_loop() -> None:
     for turn in ("_LONG_TURN", "_SHORT_TURN"):
         put(server_connection, turn, endless)
     put(server_connection, "_LARGE_IN_TURN", _ENDLESS)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(waiting_requests, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def bodies_of_any_size() -> None:
@@ -209,7 +210,7 @@ def unread_answers_are_kept() -> None:
     """All answers that nobody reads are kept, and who does not read is still read from."""
     put(listener.Listener, "note_unsent", _note_nothing)
     put(server_connection, "_UNSENT_PAUSE", 2**30)
-    put(server_connection, "_LARGE_AT_ONCE", _ENDLESS)
+    put(waiting_requests, "_LARGE_AT_ONCE", _ENDLESS)
 
 
 def a_byte_keeps_a_frame_alive() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from bench.endpoint_cost import HeaderWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,21 @@ def test_the_table_forgets_the_oldest_entries() -> None:
         reader.read(b"\x40" + bytes([len(name)]) + name + b"\x32" + b"v" * 50)
     reader.invariants()
     assert reader.read(b"\xbe")[0][0] == b"name199"
+
+
+HEADERS = st.tuples(
+    st.sampled_from([b":path", b"te", *(b"name-%d" % number for number in range(40))]),
+    st.integers(0, 3).map(b"%d".__mod__) | st.binary(min_size=120, max_size=130),
+)
+
+
+@given(st.lists(st.lists(HEADERS, max_size=12), min_size=1, max_size=12))
+def test_what_a_client_keeps_in_the_table_is_read(calls: list[list[tuple[bytes, bytes]]]) -> None:
+    """A client on Netty keeps all headers, and names those that it has kept by number."""
+    writer, reader = HeaderWriter(), HeaderReader()
+    for headers in calls:
+        assert reader.read(writer.block(headers)) == headers
+        reader.invariants()
 
 
 def raw(name: bytes, value: bytes, first: bytes = b"\0") -> bytes:

@@ -1,6 +1,7 @@
 """The header with a call's signature: what it may be, before anybody has signed."""
 
 import asyncio
+import base64
 import time
 from typing import Any
 
@@ -60,6 +61,50 @@ def test_a_name_that_no_header_can_have_is_refused_with_a_reason(name: str) -> N
     caller = Caller("client-1", "10.0.0.1", headers, float("inf"))
     with pytest.raises(RpcRefused, match="the call is not signed") as caught:
         asyncio.run(grpc_users.signer_of(caller, find))
+    assert caught.value.code == Code.UNAUTHORIZED
+
+
+def _forgeries() -> list[dict[str, str]]:
+    """Return headers that were made of right ones by somebody who does not know the secret."""
+    right = signed("shop", SHOP.password)
+    said, before = right["authorization"], right["x-mq-date-time"]
+    head, _, signature = said.rpartition("=")
+    digits = [
+        f"{head}={signature[:at]}{'0' if signature[at] != '0' else '1'}{signature[at + 1 :]}"
+        for at in range(len(signature))
+    ]
+    raw = base64.b64encode(bytes.fromhex(signature)).decode()
+    changed = [
+        *digits,
+        said.replace("=shop", "=root"),
+        said.replace("=shop", "=Shop"),
+        said.replace("SignedHeaders=x-mq-date-time", "SignedHeaders=x-mq-language"),
+        said.replace("SignedHeaders=x-mq-date-time", "SignedHeaders=x-mq-date-time;host"),
+        said.replace("SignedHeaders=x-mq-date-time, ", ""),
+        said.replace("MQv2-HMAC-SHA1", "MQv2-HMAC-MD5"),
+        *(f"{head}={text}" for text in ("", raw, signature[:-1], f"{signature}0", "0" * 40)),
+        f"{said}, Signature={'0' * 40}",
+        f"Credential=root, {said}",
+    ]
+    times = ["", f"{before} ", f" {before}", before.lower(), f"{before}\0", before[:-1]]
+    return [
+        *({**right, "authorization": each} for each in changed),
+        *({**right, "x-mq-date-time": each} for each in times),
+        {"authorization": said},
+        {"x-mq-date-time": before},
+    ]
+
+
+@pytest.mark.parametrize("headers", _forgeries())
+def test_a_call_with_a_forged_header_is_refused(headers: dict[str, str]) -> None:
+    given = {key.encode(): each.encode() for key, each in headers.items()}
+    root = User(username="root", password="another-secret")
+
+    async def find_both(name: str) -> User | None:
+        return {"shop": SHOP, "root": root}.get(name)
+
+    with pytest.raises(RpcRefused) as caught:
+        asyncio.run(grpc_users.signer_of(Caller("c", "10.0.0.1", given, 1.0), find_both))
     assert caught.value.code == Code.UNAUTHORIZED
 
 

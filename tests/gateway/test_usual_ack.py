@@ -50,11 +50,13 @@ def agrees(ack: UsualAck, call: Any) -> bool:
         and (ack.message_id, ack.handle) == (own.message_id, own.receipt_handle)
         and kind.FromString(ack.entry) == kind(**entry(ack.message_id, ack.handle))
         and ack.head._replace(offset=ack.offset) == handle.popped
+        and ack.stored_topic == handle.real_topic(ack.topic, ack.group)
     )
 
 
-def test_what_clients_write_is_read_as_bytes() -> None:
-    body = body_of(entry())
+@pytest.mark.parametrize("kind", ["0", "1", "2"])
+def test_what_clients_write_is_read_as_bytes(kind: str) -> None:
+    body = body_of(entry(handle=HANDLE.replace(" 0 ", f" {kind} ")))
     ack = usual_ack(body)
     assert ack is not None
     assert agrees(ack, decode_call("AckMessage", body))

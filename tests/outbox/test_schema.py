@@ -160,7 +160,7 @@ def test_whatever_a_validator_raises_is_an_invalid_payload() -> None:
         def fails(cls, n: int) -> int:
             raise KeyError(n)
 
-    with pytest.raises(PayloadInvalid, match="KeyError: 7"):
+    with pytest.raises(PayloadInvalid, match="KeyError: …"):
         decoder_of(Odd, "h")(b'{"n": 7}', "")
     with pytest.raises(PayloadInvalid):
         decoder_of(Any, "h")(b"[" * 100_000, "")

@@ -1,5 +1,6 @@
 """How many slaves a synchronous master waits for, and which of them count."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from tests.replication.test_pair import (
     serving,
     slaves_of,
 )
+from tests.replication.test_transfers import followed, port_of
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message, SendStatus
+from reliable_mq.replication.ha_frames import encode_report
 from reliable_mq.runtime import ha_slave
 
 OK = SendStatus.SEND_OK
@@ -97,5 +100,55 @@ def test_a_slave_that_lacks_too_much_is_not_waited_for(
                 await eventually(lambda: slaves_of(master)[0].acknowledged == end_of(master))
                 near = await client.send(Message(topic="t", body=b"x"))
                 assert near.status is OK
+
+    run_scene(scene())
+
+
+def test_a_slave_that_has_only_asked_for_the_log_acknowledges_nothing(tmp_path: Path) -> None:
+    """It compares from there on, and its log may differ before: it is a former master's."""
+
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER) as master:
+            silent = await followed(master)
+            silent.is_silent = True
+            async with AsyncClient(master.name_server_address, settings=PATIENT) as client:
+                await client.create_topic("t", 1)
+                sending = asyncio.ensure_future(client.send(Message(topic="t", body=b"1")))
+                await eventually(lambda: bool(silent.transfers))
+                end = end_of(master)
+                _reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
+                writer.write(encode_report(end))
+                await eventually(lambda: len(slaves_of(master)) == 2)
+                assert master._core.state.answers.released < end
+                writer.write(encode_report(end))
+                assert (await sending).status is OK
+                writer.close()
+
+    run_scene(scene())
+
+
+def test_a_slave_that_connects_again_does_not_count_twice(tmp_path: Path) -> None:
+    """Its old connection broke without a word. Another slave at this host reports again."""
+
+    async def scene() -> None:
+        async with serving(tmp_path / "master", **SYNC_MASTER, inSyncReplicas="3") as master:
+            old, silent = await followed(master), await followed(master)
+            await eventually(lambda: len(slaves_of(master)) == 2)
+            silent.is_silent = True
+            async with AsyncClient(master.name_server_address, settings=PATIENT) as client:
+                await client.create_topic("t", 1)
+                sending = asyncio.ensure_future(client.send(Message(topic="t", body=b"1")))
+                await eventually(lambda: bool(old.transfers and silent.transfers))
+                end = end_of(master)
+                await eventually(lambda: any(each.proven == end for each in slaves_of(master)))
+                _reader, writer = await asyncio.open_connection("127.0.0.1", port_of(master))
+                writer.write(encode_report(end))
+                await eventually(lambda: len(slaves_of(master)) == 3)
+                writer.write(encode_report(end))
+                await eventually(lambda: slaves_of(master)[2].proven == end)
+                assert master._core.state.answers.released < end
+                old.report()
+                assert (await sending).status is OK
+                writer.close()
 
     run_scene(scene())

@@ -14,13 +14,17 @@ from tests.runtime.test_tls import hello
 from tests.runtime.tls_world import HOST, Certificates
 from tests.waiting import eventually, run_scene
 
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
 from reliable_mq.replication.ha_frames import encode_report
-from reliable_mq.runtime import ha_master, ha_slave
+from reliable_mq.replication.standing_in import Members
+from reliable_mq.runtime import fence, ha_master, ha_slave
+from reliable_mq.runtime.broker_members import all_members
 from reliable_mq.runtime.broker_server import BrokerServer
+from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.slave_door import names_of
 from reliable_mq.runtime.tls_settings import TlsMode, take_tls
 
@@ -69,6 +73,36 @@ def test_a_slave_copies_over_tls_what_an_enforcing_master_has(made: Certificates
 
     run_scene(scene())
     assert log_of(made.folder / "slave") == log_of(made.folder / "master")
+
+
+@pytest.mark.parametrize("more", [{}, {"enableSlaveActingMaster": "true"}])
+def test_an_enforcing_master_asks_its_own_name_server_without_being_refused(
+    made: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    more: dict[str, str],
+) -> None:
+    """It looks for a successor there, all the time. Its operator has set nothing for that."""
+    monkeypatch.setattr(fence, "LOOK_SECONDS", 0.001)
+    seen: list[list[Members | None]] = []
+
+    async def noted(links: Links, config: BrokerConfig) -> list[Members | None]:
+        seen.append(await all_members(links, config))
+        return seen[-1]
+
+    monkeypatch.setattr(fence, "all_members", noted)
+
+    async def scene() -> None:
+        store = made.folder / "master"
+        async with serving_with(made.settings(), store, **MASTER, **more) as master:
+            seen.clear()
+            await eventually(lambda: len(seen) > 2)
+            assert seen[-1] == [{0: master.address}]
+            assert master._tls.outcomes["refused"] == 0
+
+    run_scene(scene())
+    assert None not in [each for found in seen for each in found]
+    assert told(caplog, "tls_wanted") == []
 
 
 def test_a_plain_slave_of_an_enforcing_master_gets_nothing_and_one_line(

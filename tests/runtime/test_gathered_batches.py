@@ -15,6 +15,10 @@ from reliable_mq.runtime import gathered_batches
 from reliable_mq.runtime.gathered_batches import GatheredBatches
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.command import Command
+
+STORED = encode_answer(Command(code=0, opaque=1))
 
 
 class PromptDisk:
@@ -76,11 +80,19 @@ class Master:
     def _written(self, batch: LogBatch) -> None:
         self.sent.append(batch.end)
 
-    def take(self, data: bytes) -> None:
-        """Store a turn with one message."""
-        self.writer.write_turn(turn(self.segment, self.end, data))
-        self.end += len(data)
+    def take(self, data: bytes, *, is_answered: bool = False) -> None:
+        """Store a turn with one message, whose sender may wait for its answer."""
+        begin, self.end = self.end, self.end + len(data)
+        if is_answered:
+            self.answers.when_stored(1, self.end, STORED)
+            self.answers.end_sends(self.end)
+        self.writer.write_turn(turn(self.segment, begin, data))
         self.gathered.invariants()
+
+    def take_all(self, *messages: bytes) -> None:
+        """Store turns with one message each, whose senders wait for their answers."""
+        for data in messages:
+            self.take(data, is_answered=True)
 
     def report(self, offset: int, *, has_slaves: bool = True) -> None:
         self.answers.acknowledge(offset, has_slaves=has_slaves)

@@ -8,6 +8,7 @@ from tests.waiting import eventually, run_scene
 
 from reliable_mq.errors import FrameError
 from reliable_mq.replication.ha_frames import Transfer, encode_transfer
+from reliable_mq.runtime import master_link
 from reliable_mq.runtime.master_link import MasterLink
 
 Scene = Callable[[MasterLink, asyncio.StreamWriter], Awaitable[None]]
@@ -148,3 +149,33 @@ def test_bytes_that_are_no_transfers_end_both_ways_of_reading() -> None:
 
     with_master(waiting)
     with_master(forwarding)
+
+
+def test_a_copy_offers_the_processor_after_each_step_and_small_transfers_are_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A master that shares the processors has clients; for a copy nobody waits."""
+    offers: list[int] = []
+    taken: list[list[int]] = []
+
+    def take(found: list[Transfer]) -> bool:
+        taken.append([len(each.data) for each in found])
+        return True
+
+    async def scene(link: MasterLink, _writer: asyncio.StreamWriter) -> None:
+        monkeypatch.setattr(master_link, "_offer_processor", lambda: offers.append(len(taken)))
+        working = asyncio.ensure_future(link.forward(take, no_room_needed))
+        await asyncio.sleep(0)
+        sizes = [100_000, 40_000, 10, 30_000, 50_000]
+        begins = [sum(sizes[:number]) for number in range(len(sizes))]
+        parts = [
+            encode_transfer(begin, bytes(size)) for begin, size in zip(begins, sizes, strict=True)
+        ]
+        link.data_received(b"".join(parts))
+        assert taken == [[100_000], [40_000, 10, 30_000], [50_000]]
+        assert offers == [1, 2, 3]
+        link.data_received(encode_transfer(sum(sizes), b"x"))
+        assert offers == [1, 2, 3], "somebody may wait for this one"
+        working.cancel()
+
+    with_master(scene)

@@ -19,7 +19,7 @@ from reliable_mq.wire.command import request
 class _Scene:
     """A slave with a message that its master has lost, and a pull that finds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sync_flush: bool = True) -> None:
         master = a_master()
         master.send(b"lost by the master")
         self.slave = Slave(master)
@@ -28,7 +28,8 @@ class _Scene:
         chronicle = Chronicle()
         for offset, data in parts_of(master.state.store.log, 0):
             chronicle.wrote(offset, data)
-        self.follower = Follower(chronicle, disk, is_sync_flush=True)
+        self.disk = disk
+        self.follower = Follower(chronicle, disk, is_sync_flush=is_sync_flush)
         self.follower.opened(self.slave.core)
         chronicle.opened(BrokerWorld().state.store.log)
         self.follower.master_opened()
@@ -84,3 +85,14 @@ def test_a_slave_that_reads_although_it_knows_is_found(monkeypatch: pytest.Monke
     scene.ask()
     with pytest.raises(Violation, match="does not have"):
         scene.end_turn()
+
+
+def test_what_a_slave_has_lost_with_its_power_is_not_promised_after_a_kill() -> None:
+    """Its next start was killed before it had looked at its log."""
+    scene = _Scene(is_sync_flush=False)
+    follower = scene.follower
+    follower._promised = 100
+    scene.disk.log_opened(60)  # the medium has less than was acknowledged
+    follower.down(is_power_loss=True)
+    follower.down(is_power_loss=False)
+    assert follower.promised == 60

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from reliable_mq.telemetry.log_event import TEXT_MAX, error
+from reliable_mq.telemetry.log_event import error
+from reliable_mq.telemetry.written_errors import TEXT_MAX
 
 FAILED = error("failed", "it failed")
 log = logging.getLogger("tests.huge")

@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
+from reliable_mq.error_texts import masked, shows_rules_only, words_of
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
@@ -168,11 +169,15 @@ def _checked(decode: FromJson) -> FromJson:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            why = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            why = masked(
+                first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            )
+            if shows_rules_only():
+                why = first["type"]
             text = f"{place}: {why}{more}" if place else f"{why}{more}"
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise PayloadInvalid(str(error)) from error
+            raise PayloadInvalid(words_of(error)) from error
         except Exception as error:  # an error of a validator, or of endlessly nested JSON
             raise PayloadInvalid(error_text(error)) from error
 

@@ -60,6 +60,7 @@ class Database:
         connections: the size of the connection pool.
         local_clock: this machine's clock.
         by_day: whether stubs and consume logs are partitioned by day (PostgreSQL). Default False.
+        hides_values: whether errors and `echo` leave out the parameters of statements.
         command_words: writes the commands of an error text as its users type them. Default: as
             they are.
 
@@ -76,6 +77,7 @@ class Database:
         connections: int,
         local_clock: Callable[[], float] = time.time,
         by_day: bool = False,
+        hides_values: bool = True,
         command_words: Callable[[str], str] = str,
     ) -> None:
         if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
@@ -89,6 +91,7 @@ class Database:
         self._check_no_folder()
         self._drivers = known_drivers(name)
         self._connections = connections
+        self._hides_values = hides_values
         self.prefix = prefix
         if by_day and name != "postgresql":
             raise ConfigurationError("retention='partitions' is for PostgreSQL; use 'rows'")
@@ -142,7 +145,7 @@ class Database:
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": self._connections, "pool_recycle": 1800}
-        options["max_overflow"] = _OVERFLOW
+        options |= {"max_overflow": _OVERFLOW, "hide_parameters": self._hides_values}
         if self.dialect == "mysql":
             options["isolation_level"] = ISOLATION_LEVEL
         return options | {"connect_args": words_in_utf8(self.url)}

@@ -19,6 +19,7 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import is_database_down
 from reliable_mq.database.sql_places import place_of
 from reliable_mq.database.sql_urls import checked_url, shown_url
+from reliable_mq.error_texts import choose_error_texts
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.stopped import StopSignal
 from reliable_mq.settings import MAIN_DATABASE, Settings
@@ -66,6 +67,7 @@ class Databases(Mapping[str, Database]):
         make: Callable[..., Database] = lambda _name, url, **options: Database(url, **options),
     ) -> None:
         self._settings = settings
+        choose_error_texts(settings.error_texts)  # as the engines: of rows, too
         self._make = make
         self._connections_of = connections_of
         self._on_made = on_made
@@ -87,6 +89,7 @@ class Databases(Mapping[str, Database]):
                 prefix=self._settings.table_prefix,
                 connections=self._settings.database_connections or self._connections_of(name),
                 by_day=self._settings.retention == "partitions",
+                hides_values=self._settings.error_texts != "whole",
             )
             self._on_made(made)
             self._made.setdefault(name, made)  # two threads may make it at the same time

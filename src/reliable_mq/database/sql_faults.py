@@ -15,6 +15,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.database.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
+from reliable_mq.error_texts import words_of
 from reliable_mq.errors import ConnectionLost, RemoteError, Unavailable, error_text
 from reliable_mq.telemetry import application_events
 from reliable_mq.telemetry.outages import FaultRate, Outages
@@ -148,7 +149,7 @@ def is_statement_ended(error: BaseException) -> bool:
 
 def fault_line(error: BaseException) -> str:
     """Return the database's message in one line, without the statement and its parameters."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+    return " ".join(words_of(getattr(error, "orig", None) or error).split())
 
 
 def known_fault(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ from reliable_mq.gateway.asyncio_upstream import Begun, Upstream
 from reliable_mq.gateway.call_body import decode_call
 from reliable_mq.gateway.caller import Caller
 from reliable_mq.gateway.codes import Code, RpcRefused, refused_by_broker
-from reliable_mq.gateway.handles import Handle, read_handle, real_topic
+from reliable_mq.gateway.handles import Handle, read_handle
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.receiving import PoppedMessage
 from reliable_mq.gateway.renewals import Due, Held
@@ -27,8 +27,8 @@ from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.gateway.sessions import Session, Sessions, ms_of
 from reliable_mq.gateway.usual_ack import acknowledged, usual_ack
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, request
-from reliable_mq.wire.pop_handle import NORMAL, PopHandle
+from reliable_mq.wire.command import LANGUAGE, VERSION, Command, request
+from reliable_mq.wire.pop_handle import PopHandle
 from reliable_mq.wire.pop_headers import ReadAckHeader
 
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
@@ -132,7 +132,7 @@ class Receipts:
         ack = usual_ack(body)
         if ack is None:
             return None
-        group, topic, entry, message_id, text, head, offset = ack
+        group, topic, stored_topic, entry, message_id, text, head, offset = ack
         session = self._sessions.find(caller.client_id)
         if session is not None and session.held and (group, message_id, text) in session.held:
             return None
@@ -148,15 +148,15 @@ class Receipts:
                 return _acknowledged(call, [(refused.code, str(refused))])
             return acknowledged(entry)
 
-        command = request(RequestCode.ACK_MESSAGE)
-        command.ack_header = ReadAckHeader(
+        header = ReadAckHeader(
             consumer_group=group,
-            topic=topic if head.kind == NORMAL else real_topic(head, topic, group),
+            topic=stored_topic,
             queue_id=head.queue_id,
             extra_info=text,
             offset=offset,
             handle=head,
         )
+        command = Command(RequestCode.ACK_MESSAGE, 0, 0, LANGUAGE, VERSION, ack_header=header)
         return Begun(address, command, finish)
 
     async def _acknowledge(

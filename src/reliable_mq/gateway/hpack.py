@@ -149,6 +149,7 @@ _UNUSED = [(b"", b"")] * (_INDEXED + 1)  # so that the byte of an entry is its p
 _NEWEST = len(_UNUSED) + len(_STATIC)  # the place of the newest entry of a table
 _known_entries = re.compile(rb"[\x81-\xfe]+").match  # headers of a byte each
 _KEPT, _NAME_INDEX = 0x40, 0x3F  # the largest number of a name: it goes on
+_FAR_NAME = 2 * _KEPT | _NAME_INDEX  # the place of a name whose number has a second byte of 0
 _LENGTH = 0x7F  # the largest length of a text: it goes on
 _MORE = 0x80  # of a number: it goes on
 _NUMBER = b"x-mq-request-id"
@@ -220,7 +221,7 @@ class HeaderReader:
         last number says how many headers are before `number_at`; -1: no header begins there.
         """
         headers: Headers = []
-        entries = self._entries
+        entries, keep = self._entries, self._keep
         at, end, literal_size, before = 0, len(block), 0, _NONE
         while at < end:
             first = block[at]
@@ -235,6 +236,18 @@ class HeaderReader:
                     at = known.end()
                     headers += map(entries.__getitem__, known[0])
                 continue
+            if first == _KEPT | _NAME_INDEX and (more := block[at + 1]) < _MORE:
+                length = block[at + 2]
+                value_at = at + 3
+                value_end = value_at + length
+                if length < _LENGTH and value_end <= end:  # as a client on Netty writes it
+                    name = entries[_FAR_NAME + more][0]
+                    header = (name, block[value_at:value_end])
+                    size, at = len(name) + length, value_end
+                    literal_size += size
+                    headers.append(header)
+                    keep(header, size + _OVERHEAD)
+                    continue
             if first & 0xE0 == 0x20:
                 limit, at = self._number(block, at, 5)
                 if headers or limit > TABLE_SIZE:
@@ -274,8 +287,6 @@ class HeaderReader:
         """Return a header that is not in the table, its size, and where the next one begins."""
         if _KEPT < first < _KEPT | _NAME_INDEX:
             name, at = self._entries[first + _KEPT][0], at + 1
-        elif first == _KEPT | _NAME_INDEX and block[at + 1] < _MORE:
-            name, at = self._entries[first + _KEPT + block[at + 1]][0], at + 2
         else:
             index, at = self._number(block, at, 6 if first & _KEPT else 4)
             if index:

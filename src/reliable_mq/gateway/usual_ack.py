@@ -12,6 +12,7 @@ from typing import NamedTuple
 from reliable_mq.gateway.call_body import PREFIX_SIZE
 from reliable_mq.gateway.codes import Code
 from reliable_mq.gateway.field_bytes import STATUS_OK, EncodedAnswer, field_tags, sized, varint
+from reliable_mq.gateway.handles import real_topic
 from reliable_mq.gateway.message_types import TYPES
 from reliable_mq.gateway.sending import check_group, check_topic
 from reliable_mq.wire.pop_handle import PopHandle, known_head
@@ -30,11 +31,13 @@ _DIGITS_MAX = 18  # of a number: more are none of a broker
 class UsualAck(NamedTuple):
     """What an AckMessage says.
 
-    `entry`: the bytes of its only entry. `head`: what its handle has in common with others.
+    `stored_topic`: the topic in which its message lies. `entry`: the bytes of its only entry.
+    `head`: what its handle has in common with others.
     """
 
     group: str
     topic: str
+    stored_topic: str
     entry: bytes
     message_id: str
     handle: str
@@ -78,24 +81,29 @@ def usual_ack(body: bytes) -> UsualAck | None:
         return None
     text = entry.decode()
     handle = text[handle_at - at :]
-    place = _place(handle)
-    if place is None:
-        return None
-    group, topic = _names(body[PREFIX_SIZE:entry_at])
-    return UsualAck(group, topic, entry, text[2 : id_end - at], handle, *place)
-
-
-def _place(handle: str) -> tuple[PopHandle, int] | None:
-    """Return the head of a handle and the offset in its queue; None: it is not as the usual ones.
-
-    Its last field is the offset in the log, of which nothing is needed but that it is a number.
-    """
     if handle.count(" ") != _HANDLE_SPACES:
         return None
-    text, offset, last = handle.rsplit(" ", 2)
-    if not (offset.isdecimal() and last.isdecimal()) or max(len(offset), len(last)) > _DIGITS_MAX:
+    # The last field of a handle is the offset in the log: nothing is needed but that it is one.
+    head_text, offset, last = handle.rsplit(" ", 2)
+    if len(offset) > _DIGITS_MAX or len(last) > _DIGITS_MAX:
         return None
-    return known_head(text), int(offset)
+    if not (offset.isdecimal() and last.isdecimal()):
+        return None
+    group, topic, stored, head = _known(body[PREFIX_SIZE:entry_at], head_text)
+    return UsualAck(group, topic, stored, entry, text[2 : id_end - at], handle, head, int(offset))
+
+
+@lru_cache(maxsize=1024)
+def _known(names: bytes, head_text: str) -> tuple[str, str, str, PopHandle]:
+    """Return what the acknowledgements of one pop of a queue have in common.
+
+    Args:
+        names: the bytes of the group and the topic.
+        head_text: their handles without the offsets.
+    """
+    head = known_head(head_text)
+    group, topic = _names(names)
+    return group, topic, real_topic(head, topic, group), head
 
 
 @lru_cache(maxsize=256)

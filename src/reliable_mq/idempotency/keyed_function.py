@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from reliable_mq.client.checked import check_value
 from reliable_mq.database.sql_key_tables import RESULT_SIZE_MAX
 from reliable_mq.decorated import annotations_of, check_function
+from reliable_mq.error_texts import words_of
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.callers_sessions import (
@@ -229,7 +230,8 @@ class KeyedFunction:
         try:
             stored = self._result.dump_json(result, warnings="error")
         except (PydanticSerializationError, ValueError) as error:
-            raise UsageError(f"{self.name}: its result cannot be stored: {error}") from error
+            why = words_of(error)
+            raise UsageError(f"{self.name}: its result cannot be stored: {why}") from error
         if b"null" in stored and _has_lost_number(result, stored):
             raise UsageError(
                 f"{self.name}: its result cannot be stored: JSON has no NaN and no infinity"
@@ -238,9 +240,8 @@ class KeyedFunction:
             try:
                 self._read(stored)
             except ValidationError as error:
-                raise UsageError(
-                    f"{self.name}: its result cannot be stored, it could not be read: {error}"
-                ) from error
+                why = f"it could not be read: {words_of(error)}"
+                raise UsageError(f"{self.name}: its result cannot be stored, {why}") from error
         if len(stored) > RESULT_SIZE_MAX:
             raise UsageError(f"{self.name}: its result has {len(stored)} bytes, 1 MiB is the most")
         return stored
@@ -256,7 +257,8 @@ class KeyedFunction:
         try:
             return self._read(stored)
         except ValidationError as error:
-            raise UsageError(f"{self.name}: a stored result cannot be read: {error}") from error
+            why = words_of(error)
+            raise UsageError(f"{self.name}: a stored result cannot be read: {why}") from error
 
     def _read(self, stored: bytes) -> Any:
         return self._result.validate_json(stored, by_alias=True, by_name=True)

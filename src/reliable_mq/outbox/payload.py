@@ -11,6 +11,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from reliable_mq.error_texts import words_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.outbox.media_type import media_type_of
@@ -114,9 +115,10 @@ def _encode(payload: Any) -> tuple[bytes, str]:
     except (TypeError, ValueError, RecursionError) as error:
         write = _encode_json if isinstance(payload, dict | list) else _write_with_pydantics
         place = "" if isinstance(payload, str) else _place_of_fault(payload, write)
+        why = words_of(error)
         raise MessageRefused(
             f"{a_kind(payload)} cannot be written as "
-            f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{error}"
+            f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {place and f'{place}: '}{why}"
         ) from error
     is_class = isinstance(payload, type)
     given = f"the class {payload.__name__}: send an object of it" if is_class else a_kind(payload)

@@ -52,6 +52,7 @@ from reliable_mq.database.sql_types import (
     is_among,
     utc_datetime,
 )
+from reliable_mq.error_texts import words_of
 from reliable_mq.outbox.correlation import column_of
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub, StubEvent, groups_of, groups_text, next_status
@@ -587,7 +588,7 @@ def stub_of(row: Row[Any]) -> Stub:
             required_groups=groups_of(row.required_groups)
             if isinstance(row.required_groups, str)
             else (),
-            flaw=f"the stub's row cannot be read: {error}",
+            flaw=f"the stub's row cannot be read: {words_of(error)}",
         )
 
 
@@ -602,7 +603,7 @@ def _read(whole: Row[Any]) -> Stub:
     try:
         properties = _properties.decode(row["properties"])
     except msgspec.MsgspecError as error:
-        raise ValueError(f"the column properties: {error}") from error
+        raise ValueError(f"the column properties: {words_of(error)}") from error
     place = {name: row[name] for name in ("broker_name", "queue_id", "offset")}
     values = {name: row[name] for name in _AS_THEY_ARE} | {
         "content": memoryview(row["content"]).tobytes(),  # bytes() would also accept a number

@@ -42,7 +42,8 @@ class SlaveState(msgspec.Struct):
     Attributes:
         address: where it is, "host:port".
         next: the offset of the next transfer; -1: it has not reported yet.
-        acknowledged: the offset up to which it has the log.
+        acknowledged: the offset up to which it has the log, as it says.
+        has_only_asked: whether its next report must confirm that; see `proven` and `doubt_others`.
         heard: when it has reported last.
         sent: when it was sent something last.
         rate: of the log that it is sent.
@@ -53,11 +54,31 @@ class SlaveState(msgspec.Struct):
     address: str
     next: int = -1
     acknowledged: int = 0
+    has_only_asked: bool = False
     heard: float = 0.0
     sent: float = 0.0
     rate: TransferRate = msgspec.field(default_factory=TransferRate)
     broker_id: int = 0
     is_learner: bool = False
+
+    @property
+    def proven(self) -> int:
+        """The offset up to which its reports count as acknowledgements.
+
+        The first one only says where the copy begins: the slave's log may differ before.
+        """
+        return 0 if self.has_only_asked else self.acknowledged
+
+
+def doubt_others(slaves: Sequence[SlaveState], new: SlaveState) -> None:
+    """Let no other connection from a new slave's host count until it reports again.
+
+    One of them may be the same slave's: it broke, and nobody has told the master.
+    """
+    host = new.address.rpartition(":")[0]
+    for each in slaves:
+        if each is not new and each.address.rpartition(":")[0] == host:
+            each.has_only_asked = True
 
 
 class MasterState(msgspec.Struct):

@@ -169,7 +169,7 @@ class BrokerServer:
         self.guests = state.guests
         state.processors, state.works.on_idle = os.cpu_count() or 1, self._listener.wake
         if (own := self.name_server) is not None:
-            own.guard = state.guard
+            own.guard, self._replication.dial = state.guard, own.private_socket
         state.has_name_server, self.guard = own is not None, state.guard
         state.is_exposed = self._is_exposed(config)
         self._log_writer = LogWriter(
@@ -189,7 +189,7 @@ class BrokerServer:
         self._registrar = Registrar(
             *(state, self.name_server_address.split(";"), self._send, self._on_broken),
             tls=context_of_client(options.tls),
-            dial=own.private_socket if own is not None else None,
+            dial=self._replication.dial,
         )
         self._opened.push_async_callback(self._registrar.close)
         self._tls.watch()

@@ -16,6 +16,7 @@ from reliable_mq.line_limit import limited_log
 from reliable_mq.replication.standing_in import MASTER
 from reliable_mq.runtime.broker_members import ASKING_FAULTS, TIMEOUT, all_members, asked
 from reliable_mq.runtime.broker_role import BrokerRole, RoleEnd
+from reliable_mq.runtime.links import Dial
 from reliable_mq.runtime.registrar import asking_links
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode
@@ -33,6 +34,7 @@ class Fence:
         core: the broker.
         role: its epoch; it ends the broker.
         tls: see `Links`.
+        dial: see `asking_links`.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class Fence:
         core: BrokerCore,
         role: BrokerRole,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        dial: Dial | None = None,
     ) -> None:
         self._core = core
         self._role = role
-        self._links = asking_links(core.state.config, TIMEOUT, tls)
+        self._links = asking_links(core.state.config, TIMEOUT, tls, dial)
 
     async def check(self) -> None:
         """Look before the broker serves: another master with the same epoch was there first.

@@ -19,7 +19,7 @@ from reliable_mq.replication.ha_frames import (
     ReportReader,
     encode_transfer_head,
 )
-from reliable_mq.replication.ha_status import SlaveState, is_in_sync
+from reliable_mq.replication.ha_status import SlaveState, doubt_others, is_in_sync
 from reliable_mq.runtime.acceptor import Acceptor
 from reliable_mq.runtime.connection_limits import Admission, ConnectionLimits
 from reliable_mq.runtime.host_names import bound_sockets, reason_of
@@ -92,12 +92,15 @@ class HaMaster:
     def acknowledged_by(self, count: int, gap_max: int) -> tuple[int, bool]:
         """Return how far so many slaves have the log, and whether so many keep up with it.
 
-        A slave that lacks `gap_max` bytes or more does not keep up.
+        A slave that lacks `gap_max` bytes or more does not keep up. One that has only asked for the
+        log is there, but has acknowledged nothing.
         """
-        best = sorted(self._counted, key=lambda each: each.acknowledged, reverse=True)[:count]
+        counted = self._counted
+        best = sorted(counted, key=lambda each: each.acknowledged, reverse=True)[:count]
         if len(best) < count:
             return 0, False
-        return best[-1].acknowledged, is_in_sync(best[-1], self.log.end, gap_max)
+        proven = sorted((each.proven for each in counted), reverse=True)[count - 1]
+        return proven, is_in_sync(best[-1], self.log.end, gap_max)
 
     async def bind(self, host: str, port: int) -> None:
         """Bind the address; with port 0 the system chooses one. Call `serve` next.
@@ -229,6 +232,8 @@ class HaMaster:
 class SlaveConnection(asyncio.Protocol):
     """One slave at the master."""
 
+    _asks_first = True  # whether its first report only says where the copy begins
+
     def __init__(self, master: HaMaster) -> None:
         self._master = master
         self._reports = ReportReader()
@@ -291,6 +296,9 @@ class SlaveConnection(asyncio.Protocol):
             if state.next >= log_.written:
                 self.send(b"")  # it learns at once that it has everything
         state.acknowledged = report
+        state.has_only_asked = is_first and self._asks_first
+        if state.has_only_asked:
+            doubt_others(self._master.slaves, state)
         self._master.on_report()
         if is_first:
             self.push()

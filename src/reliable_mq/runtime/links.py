@@ -7,7 +7,7 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout, Unavailable
 from reliable_mq.line_limit import limited_log
@@ -66,8 +66,9 @@ class Links:
         busy_wait_seconds: how long a single caller that asks repeatedly polls for a reply before
             it sleeps; 0: not at all.
         tells_outages: whether to log when an address cannot be reached, and when it can again.
-        dial: returns a connected socket, whatever the address is: for a server in this process,
-            which may refuse plain connections of others. None: connect to the address.
+        dial: returns a connected socket, for a server in this process, which may refuse plain
+            connections of others. None: connect to each address.
+        dialled: the addresses that are dialled. Default: all.
         tls_words: names what the user of this side sets for TLS.
     """
 
@@ -89,9 +90,10 @@ class Links:
         busy_wait_seconds: float = 0.0,
         tells_outages: bool = True,
         dial: Dial | None = None,
+        dialled: Collection[str] | None = None,
         tls_words: TlsWords = CLIENT_WORDS,
     ) -> None:
-        self._dial = dial
+        self._dial, self._dialled = dial, dialled
         self._tls_words = tls_words
         self._sign = sign
         self._tls = tls
@@ -268,7 +270,7 @@ class Links:
             busy_wait = BusyWait(self._busy_wait_seconds)
             return Link(address, self._on_request, self._lost, self._sign, busy_wait)
 
-        if self._dial is not None:
+        if self._dial is not None and (self._dialled is None or address in self._dialled):
             _, link = await loop.create_connection(made, sock=await self._dial())
             return link
         failure = OSError("the name has no address")

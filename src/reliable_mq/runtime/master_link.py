@@ -5,13 +5,15 @@ them go to one function, in the same step of the loop in which their bytes arriv
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, cast
 
 from reliable_mq.replication.ha_frames import Transfer, TransferReader
 from reliable_mq.replication.log_comparison import LogComparison
 
 _LARGE = 64 * 1024  # after a read of so many bytes, other connections have their turn
+_offer_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: None)  # Unix
 
 Take = Callable[[list[Transfer]], bool]
 """Takes transfers; returns whether it has room for more."""
@@ -27,6 +29,20 @@ class Frames(Protocol):
             FrameError: when the bytes are no transfers.
         """
         ...
+
+
+def steps_of(found: Sequence[Transfer]) -> Iterator[list[Transfer]]:
+    """Yield transfers in lists of 64 KiB or more; the last list may have less."""
+    step: list[Transfer] = []
+    size = 0
+    for each in found:
+        step.append(each)
+        size += len(each.data)
+        if size >= _LARGE:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step
 
 
 class MasterLink(asyncio.Protocol):
@@ -62,14 +78,29 @@ class MasterLink(asyncio.Protocol):
             if self._take is None:
                 self._found += found
                 self._wait(is_wanted=bool(found))
+            elif len(data) >= _LARGE:
+                self._take_many(found, self._take)
             elif found and not self._take(found):
                 self._wait(is_wanted=True)
-            elif len(data) >= _LARGE:
-                self.transport.pause_reading()
-                self._loop.call_soon(self._read_on)
             self._on_heard(found)  # a client may wait for what was taken, nobody for this
         except Exception as error:  # noqa: BLE001 - who waits raises it
             self._end(error)
+
+    def _take_many(self, found: Sequence[Transfer], take: Take) -> None:
+        """Hand on what is a part of a copy: nobody waits for it.
+
+        A master on the same processors has clients. So it may go on after each step, and need not
+        wait until the system takes the processor away.
+        """
+        has_room = True
+        for step in steps_of(found):
+            has_room = take(step)
+            _offer_processor()
+        self.transport.pause_reading()
+        if has_room:
+            self._loop.call_soon(self._read_on)
+        else:
+            self._woken.set()
 
     def _wait(self, *, is_wanted: bool) -> None:
         """Read no more until whoever waits has gone on."""

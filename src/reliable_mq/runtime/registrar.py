@@ -249,7 +249,10 @@ def sign_as(user: User | None) -> Sign | None:
 
 
 def asking_links(
-    config: BrokerConfig, timeout: float, tls: Callable[[], ssl.SSLContext] | None
+    config: BrokerConfig,
+    timeout: float,
+    tls: Callable[[], ssl.SSLContext] | None,
+    dial: Dial | None = None,
 ) -> Links:
     """Return links of a broker that asks other servers, and signs as the inner client.
 
@@ -257,6 +260,8 @@ def asking_links(
         config: of the broker.
         timeout: seconds until an attempt to connect is given up.
         tls: see `Links`.
+        dial: of the name server in this process; the broker knows no other one then. None: it has
+            none.
     """
     return Links(
         connect_timeout=timeout,
@@ -266,6 +271,8 @@ def asking_links(
         sign=sign_as(config.access.inner_client),
         tells_outages=False,
         tls=tls,
+        dial=dial,
+        dialled=config.name_servers.split(";"),
     )
 
 

@@ -37,7 +37,7 @@ from reliable_mq.runtime.fresh_context import context_of_client
 from reliable_mq.runtime.gathered_batches import GatheredBatches
 from reliable_mq.runtime.ha_master import HaMaster
 from reliable_mq.runtime.ha_slave import HaSlave
-from reliable_mq.runtime.links import Links
+from reliable_mq.runtime.links import Dial, Links
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.machine_memory import memory_of_machine
@@ -69,6 +69,10 @@ class Replication:
         tls: of the port for slaves; its settings are also those of connections to the master.
         role: the role of the store.
 
+    Attributes:
+        dial: connects to the name server in this process, whatever TLS it demands of others; None:
+            the name servers are elsewhere. It is set before `check`.
+
     Raises:
         ConfigurationError: when a file of the TLS settings cannot be used.
     """
@@ -82,6 +86,7 @@ class Replication:
     ) -> None:
         self._server_tls = tls
         self._tls = context_of_client(tls.settings)
+        self.dial: Dial | None = None
         self._role = role
         self._config = BrokerConfig()
         self._run_turn = run_turn
@@ -139,7 +144,7 @@ class Replication:
         core.state.epoch = self._role.note.epoch
         registrar.on_second_master = partial(end_second, core, self._role)
         if not config.is_slave:
-            self._fence = Fence(core, self._role, self._tls)
+            self._fence = Fence(core, self._role, self._tls, self.dial)
             await self._fence.check()
         if self._comes_back:
             core.isolate()
@@ -169,7 +174,7 @@ class Replication:
     async def _come_online(self, core: BrokerCore) -> None:
         """Take over what the slaves have done meanwhile; then everybody is served."""
         if self.master is not None and self._comes_back:
-            links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
+            links = self._links = asking_links(self._config, _TIMEOUT, self._tls, self.dial)
             await PreOnline(core, self.master, links).run()
             core.go_online()
 
@@ -203,7 +208,7 @@ class Replication:
                 self._go_on = writer.go_on
             watching = [] if self._fence is None else [self._fence.watch_forever()]
             return [*watching, registrar.beat_forever()] if self._config.stands_in else watching
-        links = self._links = asking_links(self._config, _TIMEOUT, self._tls)
+        links = self._links = asking_links(self._config, _TIMEOUT, self._tls, self.dial)
         tables = TableFollower(core, links, registrar, self._role)
         copy = self._copy = CoreAsSlaveStore(core, writer, self._run_turn, self._role)
         slave = self._slave = self._new_slave(copy, registrar, tables.log_range)

@@ -30,12 +30,13 @@ def endpoint_tls(settings: TlsSettings) -> ServerTls:
     with tempfile.TemporaryDirectory(prefix="reliable-mq-") as folder:
         cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
         key.touch(mode=0o600)
-        _write(cert, key)
+        write_self_signed(cert, key)
         pair = KeyPair(cert=str(cert), key=str(key))
         return ServerTls(msgspec.structs.replace(settings, server=pair))
 
 
-def _write(cert: Path, key: Path) -> None:
+def write_self_signed(cert: Path, key: Path) -> None:
+    """Write a new certificate and its key, for `localhost` and some years, to files."""
     with extra_of("the gRPC endpoint"):
         from cryptography import x509  # noqa: PLC0415 - only where no certificate is given
         from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415

@@ -79,6 +79,8 @@ class SwitchMaster(HaMaster):
 class _SwitchConnection(SlaveConnection):
     """One slave at the master."""
 
+    _asks_first = False  # the epochs of both logs were compared before
+
     def __init__(self, master: SwitchMaster) -> None:
         super().__init__(master)
         self._switch = master

@@ -11,13 +11,12 @@ import sys
 from types import TracebackType
 from typing import NamedTuple
 
+from reliable_mq.error_texts import text_of
+from reliable_mq.telemetry.written_errors import written_error
+
 _PLACE = re.compile(r"%(?:%|\((\w+)\))")
 #: attributes of every log record, which a field must not replace
 TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event"}
-
-TEXT_MAX = 10_000
-"""Characters of an error's text in a traceback. An attempt may fail again and again."""
-_CAUSES_MAX = 5
 
 ExcInfo = BaseException | bool | tuple[type[BaseException], BaseException, TracebackType] | None
 
@@ -75,36 +74,15 @@ class LogEvent(NamedTuple):
             shown,
             self.text,
             *((told,) if told else ()),
-            exc_info=_cut_texts(traceback_of),
+            exc_info=_written(traceback_of),
             extra={**told, "event": self.name},
             stacklevel=2,
         )
 
 
-def _cut_texts(given: ExcInfo) -> ExcInfo:
-    """Return an error for a traceback; the texts of it and of its causes are cut where too long."""
+def _written(given: ExcInfo) -> ExcInfo:
     error = sys.exc_info()[1] if given is True else given
-    return _cut_error(error, _CAUSES_MAX) if isinstance(error, BaseException) else given
-
-
-def _cut_error(error: BaseException, depth: int) -> BaseException:
-    below = [error.__cause__, error.__context__]
-    cut = [_cut_error(each, depth - 1) if each and depth else each for each in below]
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - `traceback` says that it cannot be read
-        text = ""
-    is_whole = len(text) <= TEXT_MAX or isinstance(error, BaseExceptionGroup)
-    if is_whole and all(a is b for a, b in zip(below, cut, strict=True)):
-        return error
-    kind = type(error)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    shown = f"{text[:TEXT_MAX]}… ({len(text)} characters)" if len(text) > TEXT_MAX else text
-    made: BaseException = type(kind.__name__, (Exception,), names)(shown)
-    made.__traceback__ = error.__traceback__
-    made.__cause__, made.__context__ = cut
-    made.__suppress_context__ = error.__suppress_context__
-    return made
+    return written_error(error) if isinstance(error, BaseException) else given
 
 
 def _told(value: object) -> object:
@@ -117,7 +95,7 @@ def _told(value: object) -> object:
     if not isinstance(value, BaseException):
         return value
     try:
-        return _one_line(str(value)) or type(value).__name__
+        return _one_line(text_of(value)) or type(value).__name__
     except Exception:  # noqa: BLE001 - the error's own __str__ may raise anything
         return f"{type(value).__name__}, whose text cannot be read"
 

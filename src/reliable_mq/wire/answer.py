@@ -42,7 +42,7 @@ _DONE_HEADS = [
 ]
 """What comes before the opaque, by its number of digits."""
 _DONE_SIZE_MAX = len(_DONE_HEADS[-1]) + 11 + len(_DONE_END)
-_DONE_AT = HEAD_SIZE + len(_DONE_BEGIN)
+_DONE_AT, _DONE_END_AT = HEAD_SIZE + len(_DONE_BEGIN), -len(_DONE_END)
 
 
 def encode_done(to: Command) -> bytes:
@@ -59,7 +59,7 @@ def decode_done(frame: AnyFrame) -> Command | None:
         return None
     if not frame.endswith(_DONE_END):
         return None
-    opaque = frame[_DONE_AT : -len(_DONE_END)]
+    opaque = frame[_DONE_AT:_DONE_END_AT]
     if len(opaque) >= len(_DONE_HEADS) or not frame.startswith(_DONE_HEADS[len(opaque)]):
         return None
     return Command(0, int(opaque), REPLY_FLAG, LANGUAGE, VERSION) if opaque.isdigit() else None

@@ -240,22 +240,24 @@ def needs_record(
     A checkpoint that is due within a second is in memory; it learns of them at once. While the
     clock is behind the timers, because it was set back, nobody knows what is back.
     """
-    _, end = state.store.bounds(key.topic, key.queue_id)
+    topic, group, queue_id, _, _, broker = key
+    config, popped_ms, invisible_ms = state.config, handle.popped_ms, handle.invisible_ms
+    _, end = state.store.bounds(topic, queue_id)
     last = offsets[0] if len(offsets) == 1 else max(offsets)
     is_possible = (
-        key.topic in state.topics.by_name
+        topic in state.topics.by_name
         and last < end
         and 0 <= handle.revive_queue < REVIVE_QUEUES
-        and key.broker == state.config.broker_name
-        and key.group in state.groups.by_name
-        and handle.popped_ms <= latest_pop_ms(state, now_ms)
-        and handle.invisible_ms <= state.config.timer_seconds_max * 1_000
+        and broker == config.broker_name
+        and group in state.groups.by_name
+        and (popped_ms <= now_ms or popped_ms <= latest_pop_ms(state, now_ms))
+        and invisible_ms <= config.timer_seconds_max * 1_000
     )
     if not is_possible:
         return False
     is_here = state.timers.revival.acknowledge(key, offsets)
     delivered_ms = state.timers.delivered_ms
-    return is_here or handle.revive_ms > delivered_ms or delivered_ms > now_ms
+    return is_here or popped_ms + invisible_ms > delivered_ms or delivered_ms > now_ms
 
 
 def latest_pop_ms(state: BrokerState, now_ms: int) -> int:

@@ -6,8 +6,8 @@ message is not listed. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 
 Messages of one client are alike: the bytes after the body differ only in the unique key, or in one
 more key. So the bytes around these keys are parsed once and cached as a shape. A message of a known
-shape needs only two lookups (`_read`, `_add_pair`). Others use `_add_usual`, which caches the bytes
-after the unique key, `index_acks`, or `_add`.
+shape needs only two lookups (`_read`, `_add_pair`). Acknowledgements have their own forms
+(`index_acks`). Others use `_add_usual`, which caches the bytes after the unique key, or `_add`.
 """
 
 import struct
@@ -201,7 +201,7 @@ class IndexEntries:
 
     def _read(self, piece: bytes, offset: int, *, is_careful: bool) -> int:
         marks, shares, tails = self._marks, self._shares, self._tails
-        offsets, times_ms = self._offsets, self._times_ms
+        offsets, times_ms, marks_of = self._offsets, self._times_ms, self._acks.marks_of
         known_unpack = ({} if is_careful else self._unpacks).get
         unpack, known_shape = _FIXED.unpack_from, self._shapes.get
         last_before = last_behind = b""
@@ -233,11 +233,13 @@ class IndexEntries:
                         at = end
                         continue
                     last_before = b""  # the shape may be cached afterwards
-                if topic_at >= end:
-                    break
                 text = piece[topic_at:end]
+                if text.startswith(TIMED) and (own := marks_of(text)):
+                    self._note(own, own_offset, time_ms)
+                    at = end
+                    continue
                 is_added = not is_careful and self._add_pair(text, own_offset, time_ms)
-                if not is_added and not self._add_usual(text, own_offset, time_ms):
+                if not text or not (is_added or self._add_usual(text, own_offset, time_ms)):
                     break
             elif magic not in _MAGICS or not self._add_unusual(piece, at, end, own_offset):
                 break
@@ -279,9 +281,6 @@ class IndexEntries:
         Expects the unique key alone, or after the keys, as Apache's Java client orders them. Caches
         the parts that the next message may share.
         """
-        if text.startswith(TIMED) and (own := self._acks.marks_of(text)):
-            self._note(own, offset, time_ms)
-            return True
         begin = 1 + text[0] + _LENGTH_SIZE
         topic = self.topic(text[1 : begin - _LENGTH_SIZE])
         properties = text[begin:]

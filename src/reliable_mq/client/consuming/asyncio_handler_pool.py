@@ -26,6 +26,7 @@ from reliable_mq.client.consuming.thread_handling import (
     is_asynchronous,
 )
 from reliable_mq.client.flow import Flow
+from reliable_mq.errors import error_text
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import (
     Consumed,
@@ -489,7 +490,7 @@ class AsyncHandlerPool:
             said = raised_outcomes(error, len(call.messages))
             if said is not None:
                 return said
-            reason = f"{type(error).__name__}: {error}"
+            reason = error_text(error)
             if self._are_given_up(call.messages):  # the line of the dead letter has the error
                 last = Retry()
                 last.__cause__ = error

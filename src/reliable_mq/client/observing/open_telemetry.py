@@ -11,9 +11,11 @@ import msgspec
 from reliable_mq import trace_context
 from reliable_mq.client.observing.fates import FAILED, error_name, outcome_words
 from reliable_mq.client.observing.middleware import ClientIdentity, Delivery, Middleware, Sending
+from reliable_mq.error_texts import text_of
 from reliable_mq.errors import RemoteError
 from reliable_mq.extras import extra_missing
 from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.telemetry.written_errors import written_error
 from reliable_mq.trace_context import (
     FIELDS,
     carried_by,
@@ -210,8 +212,8 @@ class OpenTelemetryMiddleware(Middleware):
         words = {word: why for _, word, why in reversed(list(outcome_words(delivery)))}
         span.set_attribute("reliable_mq.outcome", ",".join(sorted(words)))
         if delivery.error is not None:
-            span.record_exception(delivery.error)
-            self._fail(span, _error_type(delivery.error), str(delivery.error))
+            span.record_exception(written_error(delivery.error))
+            self._fail(span, _error_type(delivery.error), text_of(delivery.error))
             return
         for word in sorted(words.keys() & FAILED):
             self._fail(span, word, words[word])

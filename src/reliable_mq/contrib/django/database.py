@@ -89,9 +89,10 @@ class DjangoDatabase(Database):
         self.alias = alias
         super().__init__(url, command_words=_COMMAND_WORDS, **options)
         #: its transactions are those of the code around it
-        self.joined_engine = django_engine(alias, self.engine.url, leads=False)
+        hides = self.engine.hide_parameters
+        self.joined_engine = django_engine(alias, self.engine.url, leads=False, hides_values=hides)
         #: its transactions are atomic blocks of Django
-        self.leading_engine = django_engine(alias, self.engine.url, leads=True)
+        self.leading_engine = django_engine(alias, self.engine.url, leads=True, hides_values=hides)
         if self.dialect == "mysql":
             drop_lost_transactions(self.joined_engine)
             drop_lost_transactions(self.leading_engine)

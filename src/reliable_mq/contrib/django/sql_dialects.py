@@ -150,13 +150,14 @@ for _driver, (_database, _dialect) in _DIALECTS.items():
     registry.register(f"{_database}.django_{_driver.lower()}", __name__, _dialect.__name__)
 
 
-def django_engine(alias: str, url: URL, *, leads: bool) -> Engine:
+def django_engine(alias: str, url: URL, *, leads: bool, hides_values: bool) -> Engine:
     """Return an engine over Django's own connections to a database.
 
     Args:
         alias: the database's name in DATABASES.
         url: its URL; only tells which database it is, nobody connects by it.
         leads: whether BEGIN and COMMIT are those of an atomic block of Django.
+        hides_values: whether errors leave out the parameters of statements.
 
     Raises:
         ConfigurationError: Django uses a driver that is not supported here.
@@ -173,6 +174,7 @@ def django_engine(alias: str, url: URL, *, leads: bool) -> Engine:
         creator=partial(_connection_of, alias, leads),
         poolclass=NullPool,
         pool_reset_on_return=None,
+        hide_parameters=hides_values,
         **options,
     )
     dialect: Any = engine.dialect

@@ -55,7 +55,8 @@ def open_engine(url: str) -> Engine:
     is_file = parsed.get_backend_name() == "sqlite" and not path.startswith(("file:", ":memory:"))
     if is_file and not Path(path).exists():
         raise ConfigurationError(f"the SQLite file {path!r} does not exist")
-    return create_engine(parsed, poolclass=NullPool, connect_args=words_in_utf8(parsed))
+    options = {"connect_args": words_in_utf8(parsed), "hide_parameters": True}
+    return create_engine(parsed, poolclass=NullPool, **options)
 
 
 @contextmanager
