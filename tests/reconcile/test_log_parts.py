@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id
+from tests.reconcile.streamed import read_all
 from tests.reconcile.test_log_scan import filled
 
 from reliable_mq.errors import ConfigurationError, StoreError
@@ -244,8 +245,7 @@ def test_sql_finds_the_sources_by_their_names_and_streams_them(
         stream = spark.readStream.format("reliable_mq_log").option("path", path)
         writer = stream.option("columns", "message_id").load().writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
-        query.awaitTermination()
+        read_all(lambda: writer.trigger(availableNow=True).start(str(tmp_path / "out")))
         return spark.read.parquet(str(tmp_path / "out")).distinct().count()
 
     assert run_stream() == 48

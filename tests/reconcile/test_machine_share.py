@@ -89,6 +89,7 @@ Caused by: java.lang.OutOfMemoryError: Java heap space
 \tat x.y(Z.java:1)"""
 FULL = "Job aborted due to stage failure\njava.io.IOException: No space left on device"
 KILLED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): -9"
+LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
 GONE = """\
 An error occurred while calling o5.save.
 : org.apache.spark.SparkException: outer
@@ -119,6 +120,7 @@ Caused by: java.net.ConnectException: Connection refused
         ("libarrow.so: failed to map segment from shared object", "Spark ran out of memory: give"),
         (FULL, "no space left on device: the disk of --out"),
         (KILLED, "a worker of Spark was killed"),
+        (LATE, "a worker of Spark did not start within ten seconds"),
         (GONE, "Spark: the segment is gone"),
     ],
 )

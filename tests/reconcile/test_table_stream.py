@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import create_engine, text
 from tests.reconcile.ledgers import TableWriter, message_id
+from tests.reconcile.streamed import read_all
 
 from reliable_mq.reconcile.databases.spark_table_source import TableSource
 from reliable_mq.reconcile.databases.spark_table_stream import MARGIN, TableStream
@@ -107,8 +108,7 @@ def test_spark_streams_a_table_batch_by_batch(spark: SparkSession, tmp_path: Pat
 
     def run() -> None:
         writer = frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
-        query.awaitTermination()
+        read_all(writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start)
 
     run()
     touch(url, 2, datetime.now(UTC) - MARGIN - timedelta(microseconds=1), status=2)

@@ -116,3 +116,29 @@ def test_a_lost_delayed_message_is_missed_on_a_topic_that_is_never_quiet(world: 
     # When the group has come to where the queue ended then, Then the message is missed
     world.broker.progress["g"] = {QUEUE: (100, 101)}
     assert world.scheduler.run_once(109.0).sent == 1
+
+
+def test_a_delayed_message_is_missed_when_an_older_copy_of_the_store_ends_before_it(
+    world: World,
+) -> None:
+    # Given a delayed message that the group has not reached
+    world.sent("a", deliver_time=104.0)
+    world.broker.progress["g"] = {QUEUE: (99, 100)}
+    assert world.scheduler.run_once(105.0).rested == 1
+
+    # When the broker gets an older copy of its store, and nobody sends to the topic any more
+    world.broker.progress["g"] = {QUEUE: (58, 59)}
+    assert world.scheduler.run_once(109.0).rested == 1
+    world.broker.progress["g"] = {QUEUE: (59, 59)}
+
+    # Then it is sent as soon as the group has read all that there is
+    assert world.scheduler.run_once(113.0).sent == 1
+
+
+def test_a_delayed_message_is_missed_by_a_group_that_has_read_nothing_of_an_empty_store(
+    world: World,
+) -> None:
+    world.sent("a", deliver_time=104.0)
+    world.broker.progress["g"] = {QUEUE: (-1, 0)}
+
+    assert world.scheduler.run_once(105.0).sent == 1

@@ -190,6 +190,21 @@ def test_while_notices_are_unread_nothing_counts_as_missed(desk: Desk) -> None:
     assert world.row(stub)["count"] == 2
 
 
+def test_notices_that_the_broker_has_lost_hold_no_resend_up(desk: Desk) -> None:
+    """After an older copy of its store was restored, the topic ends before the first look's end."""
+    world, topic = desk.world, "rmq_notices_0123456789abcdef"
+    world.sent("a")
+    scheduler = world.new_scheduler("reading", notice_topic=lambda: topic)
+    world.broker.progress |= {"g": {QUEUE: (6, 6)}, topic: {QUEUE: (50, 60)}}
+    assert scheduler.run_once(110.0).rested == 1
+
+    world.broker.progress[topic] = {QUEUE: (40, 41)}
+    assert scheduler.run_once(120.0).rested == 1
+    world.broker.progress[topic] = {QUEUE: (41, 41)}
+
+    assert scheduler.run_once(130.0).sent == 1
+
+
 def test_notices_that_nobody_reads_hold_a_resend_up_for_a_day_at_most(desk: Desk) -> None:
     world, topic = desk.world, "rmq_notices_0123456789abcdef"
     world.sent("a")

@@ -35,6 +35,19 @@ class FirstLooks:
         self._looks.pop(stub.message_id, None)
 
 
+def has_reached(progress: Progress, first_look: Progress) -> bool:
+    """Return whether a group has reached the queue ends of a first look.
+
+    A queue that is gone, or that ends earlier now, has lost what was there: its broker's store was
+    restored, or is a new one. Nothing more than up to its present end can be reached.
+    """
+    return all(
+        max(0, progress[queue][0]) >= min(end, progress[queue][1])
+        for queue, (_, end) in first_look.items()
+        if queue in progress
+    )
+
+
 def has_passed(
     stub: Stub, progress: Progress | None, first_look: Progress | None = None
 ) -> bool | None:
@@ -52,10 +65,7 @@ def has_passed(
     if progress is None or position is None:
         return None
     if stub.deliver_time is not None:
-        ends = progress if first_look is None else first_look
-        return all(
-            progress[queue][0] >= end for queue, (_, end) in ends.items() if queue in progress
-        )
+        return has_reached(progress, progress if first_look is None else first_look)
     queue = MessageQueue(stub.topic, position.broker_name, position.queue_id)
     if queue not in progress:
         return True

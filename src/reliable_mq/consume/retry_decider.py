@@ -71,6 +71,18 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
             return now + (self.outcome.after or 0.0)
         return now
 
+    @property
+    def in_ascii(self) -> "DeliveryOutcome":
+        """The same, with a reason that a database of any encoding can hold."""
+        outcome = self.outcome
+        if isinstance(outcome, Reject):
+            outcome = Reject(_in_ascii(outcome.reason))
+        return msgspec.structs.replace(self, outcome=outcome, why=_in_ascii(self.why))
+
+
+def _in_ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
 
 DONE = DeliveryOutcome(CONSUMED, "done")
 PUT_OFF = DeliveryOutcome(Retry(0.0, counts=False), "back", is_put_off=True)

@@ -304,11 +304,28 @@ class ConsumeTransaction:
         if settled.lease_end is None or has_nothing:
             return settled  # not ours to record, or nothing to record
         try:
-            with self.database.engine.begin() as connection:
-                return self._record(connection, self._judge.as_last_one(attempt, error), settled)
+            return self._record_apart(attempt, error, settled)
         except Exception as fault:  # noqa: BLE001 - told there
             is_away = settled.lease_end == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
+
+    def _record_apart(
+        self, attempt: Attempt, error: Exception, settled: DeliveryOutcome
+    ) -> DeliveryOutcome:
+        """Record a failed attempt in a transaction of its own.
+
+        A database in LATIN1 refuses a reason with other characters. An attempt that is never
+        recorded would be repeated without end, so its reason is then written in ASCII.
+        """
+        attempt = self._judge.as_last_one(attempt, error)
+        try:
+            with self.database.engine.begin() as connection:
+                return self._record(connection, attempt, settled)
+        except Exception as fault:
+            if not is_row_refused(fault) or settled.in_ascii == settled:
+                raise
+        with self.database.engine.begin() as connection:
+            return self._record(connection, attempt, settled.in_ascii)
 
     def use_up(self, attempt: Attempt) -> DeliveryOutcome | None:
         """Give a message up whose claims are used up, if its row says the same; never raises.

@@ -35,7 +35,7 @@ from reliable_mq.database.sql_types import (
     for_one_statement,
     missing_table_text,
 )
-from reliable_mq.database.sql_urls import checked_url, known_drivers, shown_url
+from reliable_mq.database.sql_urls import checked_url, known_drivers, shown_url, words_in_utf8
 from reliable_mq.database.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.extras import extra_of
@@ -146,7 +146,9 @@ class Database:
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": self._connections, "pool_recycle": 1800}
         options |= {"max_overflow": _OVERFLOW, "hide_parameters": self._hides_values}
-        return options | ({"isolation_level": ISOLATION_LEVEL} if self.dialect == "mysql" else {})
+        if self.dialect == "mysql":
+            options["isolation_level"] = ISOLATION_LEVEL
+        return options | {"connect_args": words_in_utf8(self.url)}
 
     def _url_for(self, driver: str) -> URL:
         url = self.url.set(drivername=driver)

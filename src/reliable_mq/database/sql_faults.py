@@ -38,6 +38,10 @@ _MYSQL_DOWN = frozenset(
     | {1021, 1114, 1206}  # no room on the disk, in a table, for locks
     | {0, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2045, 2055}  # the driver's: no connection
 )
+# The file cannot be opened, written or read, or its disk is full.
+_SQLITE_DOWN = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+)
 _RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
 _MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
 _LATE_STATE = "57014"  # SQLSTATE: query canceled
@@ -58,7 +62,7 @@ def is_database_down(error: BaseException) -> bool:
         return True
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
-        return _sqlite_code(cause) == sqlite3.SQLITE_CANTOPEN
+        return _sqlite_code(cause) in _SQLITE_DOWN
     if (code := mysql_code(error)) is not None:
         is_read_only = code == _MYSQL_OPTION_PREVENTS and "read-only" in str(cause)
         return code in _MYSQL_DOWN or is_read_only

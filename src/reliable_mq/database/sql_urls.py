@@ -48,6 +48,16 @@ def checked_url(url: str) -> URL:
     return parsed
 
 
+def words_in_utf8(url: URL) -> dict[str, str]:
+    """Return the words of the driver for connections that send and read text in UTF-8.
+
+    libpq's default is the encoding of the role, the environment or the database. With LATIN1, text
+    that was accepted everywhere else could not be written, and with SQL_ASCII all text is read as
+    bytes. Other drivers have UTF-8 by default, or by `charset` in their URL.
+    """
+    return {"client_encoding": "utf8"} if url.get_backend_name() == "postgresql" else {}
+
+
 def shown_url(url: URL | str) -> str:
     """Return a URL for people: `***` stands for its password, and for options with a secret.
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from reliable_mq.confirm.progress import FirstLooks, Progress, has_passed
+from reliable_mq.confirm.progress import FirstLooks, Progress, has_passed, has_reached
 from reliable_mq.errors import NoRoute
 from reliable_mq.outbox.relay import StubSender, send_stubs
 from reliable_mq.outbox.resend_policy import ResendPolicy
@@ -256,9 +256,7 @@ class Scheduler:
         """
         if notices is None:
             return True
-        first = self._notice_looks.of(stub, notices)
-        done = {queue: max(0, committed) for queue, (committed, _) in notices.items()}
-        if any(done[queue] < end for queue, (_, end) in first.items() if queue in done):
+        if not has_reached(notices, self._notice_looks.of(stub, notices)):
             return True
         self._notice_looks.forget(stub)
         return False

@@ -18,7 +18,7 @@ from adbc_driver_postgresql import StatementOptions as PostgresOptions
 from adbc_driver_sqlite import StatementOptions as SqliteOptions
 from sqlalchemy import URL
 
-from reliable_mq.database.sql_urls import shown_url
+from reliable_mq.database.sql_urls import shown_url, words_in_utf8
 from reliable_mq.errors import Unavailable
 
 APPLICATION = "reliable_mq reconcile"
@@ -87,6 +87,7 @@ def conninfo(url: URL) -> str:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     _, words = url.get_dialect()().create_connect_args(url)
     given = {name: value for name, value in words.items() if name in known}
+    given |= words_in_utf8(url)  # Arrow's text is UTF-8
     return libpq.make_conninfo(**{"application_name": APPLICATION, **given})
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from reliable_mq.database.sql_places import whole_url
 from reliable_mq.database.sql_types import drivers_of
+from reliable_mq.database.sql_urls import words_in_utf8
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.host_and_port import NotAPlace
 
@@ -54,7 +55,8 @@ def open_engine(url: str) -> Engine:
     is_file = parsed.get_backend_name() == "sqlite" and not path.startswith(("file:", ":memory:"))
     if is_file and not Path(path).exists():
         raise ConfigurationError(f"the SQLite file {path!r} does not exist")
-    return create_engine(parsed, poolclass=NullPool, hide_parameters=True)
+    options = {"connect_args": words_in_utf8(parsed), "hide_parameters": True}
+    return create_engine(parsed, poolclass=NullPool, **options)
 
 
 @contextmanager

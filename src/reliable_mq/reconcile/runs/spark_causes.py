@@ -34,6 +34,10 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         f"a worker of Spark was killed, probably because memory ran out: {_MORE_MEMORY}",
     ),
     (
+        re.compile(r"Python worker failed to connect back"),
+        "a worker of Spark did not start within ten seconds, as on a busy machine: run it again",
+    ),
+    (
         re.compile(
             r"Answer from Java side is empty|Error while (?:sending|receiving)"
             r"|trying to connect to the Java server"
