@@ -5,7 +5,7 @@ handler runs them by `AsyncSession.run_sync`, so that the protocol is written on
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
-from reliable_mq.confirm.sql_confirmation import StoredCopy, confirmation_of
+from reliable_mq.confirm.sql_confirmation import HeldConfirmation, StoredCopy, confirmation_of
 from reliable_mq.confirm.sql_telling import GroupNotices, NoticeInbox
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
@@ -40,7 +40,8 @@ from reliable_mq.consume.sql_receipts import (
 from reliable_mq.database.attempt_list import AttemptEnd
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
-from reliable_mq.database.sql_handler_session import HandlerSession
+from reliable_mq.database.sql_handler_session import HandlerSession, can_chain
+from reliable_mq.database.sql_held_rows import hold
 from reliable_mq.escalate.sql_settlement import settlement_of
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.lease_store import LeaseEnd
@@ -272,16 +273,42 @@ class ConsumeTransaction:
     ) -> None:
         """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
         now = self.finish(session, attempt) if has_run else self._clock()
-        entry = attempt.entry
-        self._confirmation.confirm(
-            session.connection(), entry.group, [entry.message_id], now, _positions_of([attempt])
+        entry, connection = attempt.entry, session.connection()
+        positions = _positions_of([attempt])
+        confirms = self._confirmation.with_commit(
+            connection, entry.group, entry.message_id, now, positions.get(entry.message_id)
         )
+        held = None
+        if confirms is None:
+            self._confirm(connection, entry, now, positions)
+        else:
+            held = HeldConfirmation(confirms, begins_next and can_chain(connection.dialect))
+            hold(connection, held)
         if begins_next:
             session.commit_and_begin()
         else:
             session.commit()
+        if held is not None and not held.changed:
+            self._confirm_late(entry, positions)
         if entry.confirm_to:
             self.notices.consumed([entry])
+
+    def _confirm(
+        self,
+        connection: Connection,
+        entry: LogEntry,
+        now: float,
+        positions: Mapping[str, StoredCopy],
+    ) -> None:
+        self._confirmation.confirm(connection, entry.group, [entry.message_id], now, positions)
+
+    def _confirm_late(self, entry: LogEntry, positions: Mapping[str, StoredCopy]) -> None:
+        """Confirm a stub after the COMMIT; never raises: else a scheduler confirms it."""
+        try:
+            with self.database.engine.begin() as connection:
+                self._confirm(connection, entry, self._clock(), positions)
+        except Exception as fault:  # noqa: BLE001 - logged
+            self._faults.log_fault(fault)
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
         """Confirm the stubs in this database, and commit everything at once."""

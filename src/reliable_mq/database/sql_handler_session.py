@@ -28,7 +28,7 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from reliable_mq.database.sql_libpq import DONE, IDLE, error_of, free_libpq
+from reliable_mq.database.sql_libpq import COMMIT_AND_CHAIN, DONE, IDLE, error_of, free_libpq
 from reliable_mq.database.sql_types import MYSQL, mysql_code_of, sqlstate_of
 from reliable_mq.errors import UsageError
 
@@ -62,7 +62,6 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
     re.DOTALL,
 )
 _PROBE = "reliable_mq_probe"
-_CHAIN = "COMMIT AND CHAIN"
 # A single statement with this beginning ends no transaction: the functions it calls must not.
 _PLAIN = re.compile(
     r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|REPLACE|WITH|VALUES|SAVEPOINT|RELEASE"
@@ -472,7 +471,7 @@ def hold_transactions_of(engine: Engine) -> None:
             dialect.do_rollback(connection)
             raise _not_yours()
         # Listeners of a commit may commit other connections, perhaps without a transaction.
-        if _begins_next.get() is connection and _can_chain(dialect):
+        if _begins_next.get() is connection and can_chain(dialect):
             commit_and_chain(connection)
         else:
             commit(connection)
@@ -510,15 +509,15 @@ def commit_and_chain(connection: PoolProxiedConnection) -> None:
     driver: Any = connection.driver_connection
     libpq = free_libpq(driver)
     if libpq is None:
-        _execute_on(connection, _CHAIN)
+        _execute_on(connection, COMMIT_AND_CHAIN.decode())
         return
     with driver.lock:
-        result = libpq.exec_(_CHAIN.encode())
+        result = libpq.exec_(COMMIT_AND_CHAIN)
     if result.status != DONE:
         raise error_of(result)
 
 
-def _can_chain(dialect: Dialect) -> bool:
+def can_chain(dialect: Dialect) -> bool:
     """Return whether COMMIT AND CHAIN does all that a COMMIT does: on PostgreSQL since version 15.
 
     Versions 12 to 14 wake listeners of NOTIFY only once the connection has no open transaction.

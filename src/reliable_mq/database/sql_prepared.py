@@ -21,15 +21,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
+from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.database.sql_handler_session import running_session
-from reliable_mq.database.sql_libpq import DONE, ROWS, error_of, free_libpq
+from reliable_mq.database.sql_held_rows import insert_held, taken
+from reliable_mq.database.sql_libpq import (
+    COMMIT,
+    DONE,
+    OPEN,
+    execute_and_commit,
+    execute_prepared,
+    free_libpq,
+)
 from reliable_mq.database.sql_types import UtcDateTime
 
 _on_driver: WeakSet[Dialect] = WeakSet()
@@ -63,6 +72,26 @@ _TEXT_OF: Mapping[type, Callable[[Any], bytes | None]] = {
 """What makes a text for libpq, by the type of a value."""
 
 
+class WithCommit(NamedTuple):
+    """One execution of a statement that psycopg has prepared, for a COMMIT to take along."""
+
+    driver: Any
+    name: bytes
+    texts: Sequence[bytes | None]
+    formats: Sequence[int]
+
+    def change(self) -> int:
+        """Execute the statement; return the rows that it changed. Raises psycopg's errors."""
+        return execute_prepared(*self).command_tuples or 0
+
+    def commit(self, end: bytes = COMMIT) -> int:
+        """Execute the statement, and commit, in one round trip; return the rows that it changed.
+
+        Raises psycopg's errors. `end`: the statement that commits.
+        """
+        return execute_and_commit(*self, end=end)
+
+
 class PreparedStatement:
     """One statement.
 
@@ -94,6 +123,24 @@ class PreparedStatement:
         answer = self._executed_below(connection, values)
         return self.execute(connection, values).scalar_one() if answer is None else answer.value
 
+    def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> "WithCommit | None":
+        """Return the statement in a form that a COMMIT takes along; None: a cursor has to run it.
+
+        A cursor runs it, too, as long as psycopg has not prepared it on this connection.
+        """
+        if not _may_run_below(connection):
+            return None
+        compiled = self._compiled_for(connection.dialect)
+        if compiled is None or compiled.named is None:
+            return None
+        driver: Any = connection.connection.driver_connection
+        named = compiled.named
+        texts = named.texts_for(driver, compiled.given(values))
+        if texts is None or driver.pgconn.transaction_status != OPEN:
+            return None
+        name = _names_of(driver).get(named.key)
+        return None if name is None else WithCommit(driver, name, texts, named.formats)
+
     def _compiled_for(self, dialect: Dialect) -> "_Compiled | None":
         if dialect.driver not in self._by_driver:
             self._by_driver[dialect.driver] = _compiled(self._statement, dialect)
@@ -108,6 +155,7 @@ class PreparedStatement:
         compiled = self._compiled_for(connection.dialect)
         if compiled is None:
             return None
+        insert_held(connection)
         given = compiled.given(values)
         try:
             return _answered(compiled, connection, given)
@@ -131,23 +179,24 @@ def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_An
     texts = None if named is None else named.texts_for(driver, given)
     if named is None or texts is None:
         return _answer_of(connection.connection.cursor(), compiled.text, given)
-    # psycopg's names: there is no public question for them, and no name is a usual answer.
-    names: Any = getattr(getattr(driver, "_prepared", None), "_names", {})
+    names = _names_of(driver)
     name = names.get(named.key)
     if name is None:
         return _answer_of(named.cursor(driver), named.text, named.told(texts))
     if isinstance(names, OrderedDict):  # psycopg drops what was not used for the longest time
         names.move_to_end(named.key)
-    with driver.lock:
-        result = driver.pgconn.exec_prepared(name, texts, named.formats)
+    result = execute_prepared(driver, name, texts, named.formats)
     if result.status == DONE:
         return _Answer(result.command_tuples or 0)
-    if result.status != ROWS:
-        raise error_of(result)
     value = result.get_value(0, 0) if result.ntuples else None
     if value is not None:
         value = int(value) if result.ftype(0) in _NUMBERS else value.decode()
     return _Answer(result.ntuples, value)
+
+
+def _names_of(driver: Any) -> Any:
+    """Return psycopg's names of statements: there is no public question, and none is usual."""
+    return getattr(getattr(driver, "_prepared", None), "_names", {})
 
 
 def _answer_of(cursor: Any, text: str, given: Any) -> "_Answer":
@@ -175,19 +224,49 @@ def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> Bas
 def run_on_driver(engine: Engine) -> None:
     """Allow that statements of an engine run on cursors of its driver.
 
-    An error of such a statement is raised again where SQLAlchemy calls the driver.
+    An error of such a statement is raised again where SQLAlchemy calls the driver. Rows that wait
+    for the next statement of their transaction are written before it.
     """
     dialect = engine.dialect
-    execute = dialect.do_execute
+    execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
+    execute_many = dialect.do_executemany
+    commit, rollback = dialect.do_commit, dialect.do_rollback
+
+    def do_commit(connection: PoolProxiedConnection) -> None:
+        rows = taken(connection)
+        if rows is None:
+            commit(connection)
+        else:
+            rows.commit(partial(commit, connection))
+
+    def do_rollback(connection: PoolProxiedConnection) -> None:
+        taken(connection)
+        rollback(connection)
 
     def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         error = _raised.get()
         if error is not None:
             raise error
+        if context is not None:
+            insert_held(context.root_connection)
         execute(cursor, statement, parameters, context)
 
-    # This is a documented part of a dialect. The dialect belongs to this engine alone.
+    def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_plain(cursor, statement, context)
+
+    def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_many(cursor, statement, parameters, context)
+
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
     dialect.do_execute = do_execute  # type: ignore[method-assign]
+    dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
+    dialect.do_executemany = do_executemany  # type: ignore[method-assign]
+    dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
+    dialect.do_rollback = do_rollback  # type: ignore[method-assign, assignment]
     _on_driver.add(dialect)
 
 

@@ -42,7 +42,7 @@ from sqlalchemy import (
 from reliable_mq.database.row_values import StubStatus as Status
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_faults import FaultLog, fault_line, is_row_refused
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import PreparedStatement, WithCommit
 from reliable_mq.database.sql_types import (
     EARLIEST,
     LATEST,
@@ -188,19 +188,19 @@ class SqlStubs:
 
         Returns the stubs as they are in the table: with their `seq` and the time `now`.
         """
-        at, until = utc_datetime(now), utc_datetime(now + lease)
-        of_all = {
-            "resend_time": until,
-            "create_date": at,
-            "update_date": at,
-            "owner": owner,
-            "lease_until": None if owner is None else until,
-        }
+        of_all = _of_all(owner, now, lease)
         numbers = self._inserts.insert(connection, list(map(_own_columns, stubs)), of_all)
         written = []
         for stub, seq in zip(stubs, numbers, strict=True):
             written.append(msgspec.structs.replace(stub, seq=seq, create_time=now))
         return written
+
+    def insert_with_commit(
+        self, connection: Connection, stub: Stub, owner: str, now: float, lease: float
+    ) -> WithCommit | None:
+        """Return what inserts a stub and commits, see `insert`; None: it is inserted before."""
+        row = _own_columns(stub) | _of_all(owner, now, lease)
+        return self._inserts.with_commit(connection, row)
 
     def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
         """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
@@ -267,6 +267,20 @@ class SqlStubs:
             return self._records.record_free(connection, outcomes, owner, now)
 
 
+def _of_all(owner: str | None, now: float, lease: float) -> NewRow:
+    """Return the columns of new rows that are the same for all stubs of one call."""
+    at, until = utc_datetime(now), utc_datetime(now + lease)
+    return {
+        "status": Status.UNCONFIRMED.value,
+        "count": 0,
+        "resend_time": until,
+        "create_date": at,
+        "update_date": at,
+        "owner": owner,
+        "lease_until": None if owner is None else until,
+    }
+
+
 def _own_columns(stub: Stub) -> dict[str, Any]:
     """Return the columns of a new row that come from its stub."""
     return {
@@ -316,13 +330,11 @@ class StubInserts:
             rows: the values that differ between the stubs.
             of_all: the values that are the same for all.
         """
-        of_all = {"status": Status.UNCONFIRMED.value, "count": 0, **of_all}
         if not connection.dialect.insert_returning:
             return self._ask_for_numbers(connection, rows, of_all)
         if len(rows) == 1:
             row = rows[0] | of_all
-            is_usual = row.items() >= _OF_USUAL and row["owner"] is not None
-            return [(self._usual if is_usual else self._one).value(connection, row)]
+            return [self._of_one(row).value(connection, row)]
         numbers: dict[str, int] = {}
         for part in parts_of(rows, self._size_max):
             given: Any = [row | of_all for row in part]
@@ -331,6 +343,14 @@ class StubInserts:
             inserted = connection.execute(self._many, given)
             numbers |= {row.message_id: row.seq for row in inserted}
         return [numbers[row["message_id"]] for row in rows]
+
+    def _of_one(self, row: NewRow) -> PreparedStatement:
+        is_usual = row.items() >= _OF_USUAL and row["owner"] is not None
+        return self._usual if is_usual else self._one
+
+    def with_commit(self, connection: Connection, row: NewRow) -> WithCommit | None:
+        """Return what inserts a row and commits; None: it has to be inserted before."""
+        return self._of_one(row).with_commit(connection, row)
 
     def _ask_for_numbers(
         self, connection: Connection, rows: Sequence[NewRow], of_all: NewRow

@@ -22,7 +22,14 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
 from reliable_mq.database.sql_faults import is_right_missing
-from reliable_mq.database.sql_transactions import LOST, Handover, remember_stubs, watch
+from reliable_mq.database.sql_held_rows import held_on, hold, insert_held
+from reliable_mq.database.sql_transactions import (
+    LOST,
+    Handover,
+    count_written,
+    remember_stubs,
+    watch,
+)
 from reliable_mq.database.sql_types import is_missing_table, missing_table_text
 from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
 from reliable_mq.limits import TIMER_SECONDS_MAX
@@ -30,6 +37,7 @@ from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import innermost_call
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions, ids_used
+from reliable_mq.outbox.sql_held_stubs import HeldStubs, begin_holding, connection_of, may_hold
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
@@ -159,6 +167,7 @@ class TransactionScope:
         if given is None and isinstance(source, Session):
             source.commit = refuse_commit  # type: ignore[method-assign]
             source.info[LOST] = 0
+            self._outbox.begin_holding(source)
         self._block = block = Transaction(self._outbox, source)
         if block._call is not None:
             self._note_in_call(block, source)
@@ -189,8 +198,10 @@ class TransactionScope:
                 source.commit()
             else:
                 source.rollback()
-        except BaseException:
+        except BaseException as failed:
             source.rollback()
+            if isinstance(failed, DBAPIError):
+                self._outbox.check_tables(failed)
             raise
         finally:
             if self._given is None:
@@ -275,6 +286,8 @@ class SqlOutbox:
         envelopes: the envelopes of topics that have one.
     """
 
+    _may_hold = True
+
     def __init__(
         self,
         stubs: SqlStubs,
@@ -312,7 +325,8 @@ class SqlOutbox:
         connection = self._connection_of(source)
         now = self._clock(connection)
         stub = self._composer.stub(now, topic, payload, **options)
-        self._insert(source, connection, [stub], now)
+        if not ("message_id" not in options and self._hold(source, connection, stub, now)):
+            self._insert(source, connection, [stub], now)
         return stub.message_id
 
     def write_many(
@@ -333,9 +347,44 @@ class SqlOutbox:
             self._insert(source, connection, stubs, now)
         return [stub.message_id for stub in stubs]
 
+    def begin_holding(self, session: Session) -> None:
+        """Let stubs of a new session of ours wait for its next statement, where that is allowed."""
+        if self._may_hold and self._owner is not None:
+            begin_holding(session)
+
+    def _hold(
+        self, source: Session | Connection, connection: Connection, stub: Stub, now: float
+    ) -> bool:
+        """Let a stub wait for the next statement or the COMMIT; False: it must be written now."""
+        if self._owner is None or not isinstance(source, Session):
+            return False
+        if not may_hold(source, stub):
+            return False
+        execution = self._stubs.insert_with_commit(connection, stub, self._owner, now, self._lease)
+        if execution is None:
+            return False
+        held = held_on(connection)
+        if held is None:
+            held = HeldStubs(connection, self._relay, execution, self.write_held)
+            hold(connection, held)
+        held.add(stub, now)
+        count_written(source, 1)
+        if held.is_full:
+            insert_held(connection)
+        return True
+
+    def write_held(self, connection: Connection, stubs: list[Stub], now: float) -> list[Stub]:
+        """Insert stubs that were held; return them as they are in the table."""
+        try:
+            return self._stubs.insert(connection, stubs, self._owner, now, self._lease)
+        except DBAPIError as error:
+            self._not_inserted(stubs, now, error)
+            raise
+
     def _insert(
         self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float
     ) -> None:
+        insert_held(connection)  # the rows have the order of the sends
         self._before_insert(connection, stubs)
         try:
             written = self._stubs.insert(connection, stubs, self._owner, now, self._lease)
@@ -359,11 +408,19 @@ class SqlOutbox:
 
     def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
         """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
+        self.check_tables(error)
+        if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
+            raise ids_used(stubs) from error
+
+    def check_tables(self, error: DBAPIError) -> None:
+        """Raise a clearer error than `error` if our table is missing; note a missing right.
+
+        Raises:
+            ConfigurationError: the table is missing.
+        """
         if is_missing_table(error):
             table = self._stubs.table
             raise ConfigurationError(missing_table_text(table.name, table.metadata)) from error
-        if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
-            raise ids_used(stubs) from error
         if is_right_missing(error):
             error.add_note("reliable-mq doctor prints the GRANT that this account lacks")
 
@@ -392,7 +449,7 @@ class SqlOutbox:
 
     def _below(self, source: Session) -> Connection:
         try:
-            return source.connection(bind_arguments={"clause": self._stubs.table})
+            return connection_of(source, self._stubs.table)
         except UnboundExecutionError as error:
             raise UsageError(
                 "the session is bound table by table and knows no engine for "
