@@ -13,6 +13,7 @@ import msgspec
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.sql_receipts import Attempt, numbered
 from reliable_mq.database.attempt_list import AttemptEnd
+from reliable_mq.database.ended_transactions import TransactionEnded
 from reliable_mq.database.sql_faults import (
     FaultLog,
     fault_line,
@@ -20,7 +21,6 @@ from reliable_mq.database.sql_faults import (
     is_database_down,
     is_row_refused,
 )
-from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours

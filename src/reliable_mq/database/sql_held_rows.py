@@ -6,9 +6,10 @@ has written. A rollback forgets it. Does not know what the change is.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, PoolProxiedConnection
+from sqlalchemy import Connection, Engine, PoolProxiedConnection
 
 _HELD = "reliable_mq.held_rows"
 
@@ -60,3 +61,44 @@ def taken(connection: Connection | PoolProxiedConnection) -> HeldRows | None:
     except NotImplementedError:
         return None
     return rows
+
+
+def execute_held_of(engine: Engine) -> None:
+    """Write what waits on connections of an engine: before other statements, or with a COMMIT."""
+    dialect = engine.dialect
+    execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
+    execute_many = dialect.do_executemany
+    commit, rollback = dialect.do_commit, dialect.do_rollback
+
+    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute(cursor, statement, parameters, context)
+
+    def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_plain(cursor, statement, context)
+
+    def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_many(cursor, statement, parameters, context)
+
+    def do_commit(connection: PoolProxiedConnection) -> None:
+        rows = taken(connection)
+        if rows is None:
+            commit(connection)
+        else:
+            rows.commit(partial(commit, connection))
+
+    def do_rollback(connection: PoolProxiedConnection) -> None:
+        taken(connection)
+        rollback(connection)
+
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
+    dialect.do_execute = do_execute  # type: ignore[method-assign]
+    dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
+    dialect.do_executemany = do_executemany  # type: ignore[method-assign]
+    dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
+    dialect.do_rollback = do_rollback  # type: ignore[method-assign, assignment]

@@ -9,38 +9,23 @@ rolled back.
 """
 
 import asyncio
-import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq.database.sql_caller_connections import SameDatabase, is_autocommit, keep_savepoints
-from reliable_mq.database.sql_faults import is_right_missing
-from reliable_mq.database.sql_held_rows import held_on, hold, insert_held
 from reliable_mq.database.sql_transactions import (
     LOST,
-    Handover,
-    count_written,
-    remember_stubs,
-    watch,
 )
-from reliable_mq.database.sql_types import is_missing_table, missing_table_text
-from reliable_mq.errors import ConfigurationError, InvariantBroken, UsageError
-from reliable_mq.limits import TIMER_SECONDS_MAX
+from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import innermost_call
-from reliable_mq.outbox.cloud_events import Envelope
-from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions, ids_used
-from reliable_mq.outbox.sql_held_stubs import HeldStubs, begin_holding, connection_of, may_hold
-from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_unowned import announce
-from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.composing import ManyOptions, StubOptions
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.transaction_block import (
     Source,
     TransactionBlock,
@@ -265,193 +250,3 @@ class TransactionScope:
                 await source.close()
         if error is None and lost:
             raise taken_back(lost)
-
-
-class SqlOutbox:
-    """Writes stubs into the transactions of sessions and connections.
-
-    Args:
-        stubs: the table.
-        relay: receives the stubs after the commit.
-        owner: the relay's name in the table. None: any relay of the database sends the stubs, and
-            is informed of the commit if the database supports that.
-        lease: seconds for which only the relay, or the shared relays, may send a stub.
-        groups_of_topic: returns the consumer groups that a message of a topic and tag must reach,
-            if the caller does not name them.
-        clock: returns the time for the rows, in seconds since the epoch; may ask the database on
-            the connection that the stub is then written on.
-        random_bytes: returns this number of random bytes.
-        timer_range: how far ahead brokers accept a message's time, in seconds.
-        known_groups: earlier answers of `groups_of_topic`, see `Composer`.
-        envelopes: the envelopes of topics that have one.
-    """
-
-    _may_hold = True
-
-    def __init__(
-        self,
-        stubs: SqlStubs,
-        relay: Handover,
-        *,
-        owner: str | None,
-        lease: float,
-        groups_of_topic: Callable[[str, str], tuple[str, ...]],
-        clock: Callable[[Connection], float] = lambda _connection: time.time(),
-        random_bytes: RandomBytes = os.urandom,
-        timer_range: float = TIMER_SECONDS_MAX,
-        known_groups: Mapping[tuple[str, str], tuple[str, ...]] = MappingProxyType({}),
-        envelopes: Mapping[str, Envelope] = MappingProxyType({}),
-    ) -> None:
-        self._stubs = stubs
-        self._same_database = SameDatabase(stubs.engine, stubs.table)
-        self._relay = relay
-        self._owner = owner
-        self._lease = lease
-        self._timer_range = timer_range
-        self._composer = Composer(
-            groups_of_topic, random_bytes, timer_range, known_groups, envelopes
-        )
-        self._clock = clock
-        watch(stubs.engine)
-
-    def write_stub(
-        self,
-        source: Session | Connection,
-        topic: str,
-        payload: Any,
-        **options: Unpack[StubOptions],
-    ) -> str:
-        """Write one stub into the transaction; return its message id."""
-        connection = self._connection_of(source)
-        now = self._clock(connection)
-        stub = self._composer.stub(now, topic, payload, **options)
-        if not ("message_id" not in options and self._hold(source, connection, stub, now)):
-            self._insert(source, connection, [stub], now)
-        return stub.message_id
-
-    def write_many(
-        self,
-        source: Session | Connection,
-        topic: str,
-        payloads: Iterable[Any],
-        **options: Unpack[ManyOptions[Any]],
-    ) -> list[str]:
-        """Write a stub for each payload into the transaction; return their message ids in order.
-
-        If one is refused, all are refused and nothing was written.
-        """
-        connection = self._connection_of(source)
-        now = self._clock(connection)
-        stubs = self._composer.stubs(now, topic, payloads, options)
-        if stubs:
-            self._insert(source, connection, stubs, now)
-        return [stub.message_id for stub in stubs]
-
-    def begin_holding(self, session: Session) -> None:
-        """Let stubs of a new session of ours wait for its next statement, where that is allowed."""
-        if self._may_hold and self._owner is not None:
-            begin_holding(session)
-
-    def _hold(
-        self, source: Session | Connection, connection: Connection, stub: Stub, now: float
-    ) -> bool:
-        """Let a stub wait for the next statement or the COMMIT; False: it must be written now."""
-        if self._owner is None or not isinstance(source, Session):
-            return False
-        if not may_hold(source, stub):
-            return False
-        execution = self._stubs.insert_with_commit(connection, stub, self._owner, now, self._lease)
-        if execution is None:
-            return False
-        held = held_on(connection)
-        if held is None:
-            held = HeldStubs(connection, self._relay, execution, self.write_held)
-            hold(connection, held)
-        held.add(stub, now)
-        count_written(source, 1)
-        if held.is_full:
-            insert_held(connection)
-        return True
-
-    def write_held(self, connection: Connection, stubs: list[Stub], now: float) -> list[Stub]:
-        """Insert stubs that were held; return them as they are in the table."""
-        try:
-            return self._stubs.insert(connection, stubs, self._owner, now, self._lease)
-        except DBAPIError as error:
-            self._not_inserted(stubs, now, error)
-            raise
-
-    def _insert(
-        self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float
-    ) -> None:
-        insert_held(connection)  # the rows have the order of the sends
-        self._before_insert(connection, stubs)
-        try:
-            written = self._stubs.insert(connection, stubs, self._owner, now, self._lease)
-            latest = now + self._timer_range
-            dues = {}
-            for stub in written:
-                if stub.deliver_time is not None and stub.deliver_time > latest:
-                    dues[stub.seq] = stub.deliver_time - self._timer_range
-            if dues:
-                self._stubs.leave_until(connection, dues)
-        except DBAPIError as error:
-            self._not_inserted(stubs, now, error)
-            raise
-        if self._owner is None:
-            announce(connection, self._stubs.table)
-        # Committed or rolled back with a savepoint: the relay reads it back before it sends.
-        remember_stubs(source, connection, self._relay, written)
-
-    def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
-        """Do what must happen before stubs are inserted, in the caller's transaction."""
-
-    def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
-        """Raise a clearer error than `error`, if there is one: stubs of `now` were not inserted."""
-        self.check_tables(error)
-        if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
-            raise ids_used(stubs) from error
-
-    def check_tables(self, error: DBAPIError) -> None:
-        """Raise a clearer error than `error` if our table is missing; note a missing right.
-
-        Raises:
-            ConfigurationError: the table is missing.
-        """
-        if is_missing_table(error):
-            table = self._stubs.table
-            raise ConfigurationError(missing_table_text(table.name, table.metadata)) from error
-        if is_right_missing(error):
-            error.add_note("reliable-mq doctor prints the GRANT that this account lacks")
-
-    def _connection_of(self, source: Session | Connection) -> Connection:
-        """Return the connection for the stubs, after the caller's changes were flushed to it.
-
-        A transaction that waits for one of these rows gets a later stub, too. So stubs of one
-        ordering key have the order of the business.
-
-        Raises:
-            UsageError: it leads to another database, or to no transaction. None of the caller's
-                changes was written.
-        """
-        connection = source if isinstance(source, Connection) else self._below(source)
-        is_new = self._same_database.check(connection) and watch(connection.engine)
-        if is_new and connection.dialect.name == "sqlite":
-            keep_savepoints(connection.engine)
-        if is_autocommit(connection):
-            raise UsageError(
-                "this connection is in AUTOCOMMIT: a rollback would not take a message back; use "
-                "an engine or a connection without that isolation level"
-            )
-        if isinstance(source, Session):
-            source.flush()
-        return connection
-
-    def _below(self, source: Session) -> Connection:
-        try:
-            return connection_of(source, self._stubs.table)
-        except UnboundExecutionError as error:
-            raise UsageError(
-                "the session is bound table by table and knows no engine for "
-                f"{self._stubs.table.name}: add `binds={{mq.database.stubs: engine}}`"
-            ) from error
