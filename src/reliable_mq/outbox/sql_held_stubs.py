@@ -37,12 +37,12 @@ class HeldStubs:
     Args:
         connection: where they will be written.
         relay: gets them after the COMMIT.
-        first: inserts the first one, and commits.
+        first: inserts the first one, and commits; None: it is written before the COMMIT.
         write: inserts several.
     """
 
     def __init__(
-        self, connection: Connection, relay: Handover, first: WithCommit, write: Write
+        self, connection: Connection, relay: Handover, first: WithCommit | None, write: Write
     ) -> None:
         self._connection = connection
         self._relay = relay
@@ -75,7 +75,7 @@ class HeldStubs:
 
     def commit(self, commit: Callable[[], None]) -> None:
         """Insert the stubs and commit; `commit` sends a COMMIT alone."""
-        if len(self._stubs) == 1:
+        if len(self._stubs) == 1 and self._first is not None:
             self._first.commit()
         else:
             self._write(self._connection, self._stubs, self._now)

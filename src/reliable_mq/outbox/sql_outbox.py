@@ -117,23 +117,22 @@ class SqlOutbox:
 
     def begin_holding(self, session: Session) -> None:
         """Let stubs of a new session of ours wait for its next statement, where that is allowed."""
-        if self._may_hold and self._owner is not None:
+        if self._may_hold:
             begin_holding(session)
 
     def _hold(
         self, source: Session | Connection, connection: Connection, stub: Stub, now: float
     ) -> bool:
         """Let a stub wait for the next statement or the COMMIT; False: it must be written now."""
-        if self._owner is None or not isinstance(source, Session):
-            return False
-        if not may_hold(source, stub):
+        if not isinstance(source, Session) or not may_hold(source, stub):
             return False
         execution = self._stubs.insert_with_commit(connection, stub, self._owner, now, self._lease)
         if execution is None:
             return False
         held = held_on(connection)
         if held is None:
-            held = HeldStubs(connection, self._relay, execution, self.write_held)
+            first = None if self._owner is None else execution  # the others are announced, too
+            held = HeldStubs(connection, self._relay, first, self.write_held)
             hold(connection, held)
         held.add(stub, now)
         count_written(source, 1)
@@ -144,10 +143,13 @@ class SqlOutbox:
     def write_held(self, connection: Connection, stubs: list[Stub], now: float) -> list[Stub]:
         """Insert stubs that were held; return them as they are in the table."""
         try:
-            return self._stubs.insert(connection, stubs, self._owner, now, self._lease)
+            written = self._stubs.insert(connection, stubs, self._owner, now, self._lease)
         except DBAPIError as error:
             self._not_inserted(stubs, now, error)
             raise
+        if self._owner is None:
+            announce(connection, self._stubs.table)
+        return written
 
     def _insert(
         self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float

@@ -4,10 +4,8 @@ Table `<prefix>message_stub`, see `sql_stub_table`. A row is *ours* while its `o
 Only the owner records the result of a send, so that an expired lease cannot write. Every time in
 the rows comes from the caller's clock.
 
-Stubs are inserted one at a time, or many in few statements. Many stubs get their row numbers in the
-caller's order, because row numbers are the order of an ordering key. MySQL (not MariaDB) returns
-only the first number. Whether the next numbers follow without a gap depends on its settings, so
-the numbers are read back. The results of many sends are recorded in one statement.
+New stubs are inserted by `sql_stub_inserts`, results of sends are recorded by `sql_send_records`,
+and rows are read by `sql_stub_rows`.
 """
 
 import logging
@@ -135,7 +133,7 @@ class SqlStubs:
         return written
 
     def insert_with_commit(
-        self, connection: Connection, stub: Stub, owner: str, now: float, lease: float
+        self, connection: Connection, stub: Stub, owner: str | None, now: float, lease: float
     ) -> WithCommit | None:
         """Return what inserts a stub and commits, see `insert`; None: it is inserted before."""
         row = own_columns(stub) | columns_of_all(owner, now, lease)
