@@ -5,13 +5,15 @@ On PostgreSQL with psycopg, once it has prepared the insert on a connection.
 
 import select as system_select
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 from tests.outbox.benches import Bench
+from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.database import sql_prepared
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -280,6 +282,22 @@ def test_a_connection_that_is_lost_before_the_commit_leaves_neither(held: Held) 
     assert (held.stubs(), held.orders(), held.read_back()) == ([], 0, [])
     held.place("b")
     assert held.orders() == 1
+
+
+def test_a_connection_that_is_lost_while_the_commit_is_awaited_is_told(held: Held) -> None:
+    others = create_engine(held.database.url)
+    ends = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+    with ThreadPoolExecutor(1) as threads, others.begin() as other:
+        other.execute(text("LOCK TABLE rmq_message_stub"))
+        placing = threads.submit(held.place, "a")
+        until_somebody_waits(held.database)
+        other.execute(text(f"{ends} WHERE wait_event_type = 'Lock'"))
+        with pytest.raises(DBAPIError) as told:
+            placing.result(60)
+    others.dispose()
+
+    assert told.value.connection_invalidated
+    assert (held.stubs(), held.orders()) == ([], 0)
 
 
 def test_an_interruption_while_the_commit_is_awaited_closes_its_connection(

@@ -44,7 +44,7 @@ _TEXT_OF: Mapping[type, Callable[[Any], bytes | None]] = {
 """What makes a text for libpq, by the type of a value."""
 
 
-class _Named(NamedTuple):
+class Named(NamedTuple):
     """A statement as psycopg prepares it, with parameters that are texts, bytes or NULL.
 
     So its parameters have the same types each time, and it has one name. `key`: under which
@@ -88,7 +88,7 @@ class _Named(NamedTuple):
         ]
 
 
-def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
+def _named(compiled: Any, dialect: Dialect) -> "Named | None":
     """Return a statement as psycopg prepares it; None: another driver executes it."""
     psycopg: Any = dialect.dbapi
     if dialect.driver != "psycopg" or psycopg is None:
@@ -114,7 +114,7 @@ def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
     kinds: dict[type, Treatment] = {**_TEXT_OF, psycopg.Binary: attrgetter("obj")}
     key = numbered.encode(), types
     usual = psycopg.Connection.cursor, psycopg.Cursor
-    return _Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor, usual)
+    return Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor, usual)
 
 
 class Compiled(NamedTuple):
@@ -128,7 +128,7 @@ class Compiled(NamedTuple):
     constants: Mapping[str, Any]
     treatments: tuple[tuple[str, Treatment], ...]
     moments: tuple[tuple[str, Treatment | None, Treatment], ...]
-    named: _Named | None
+    named: Named | None
 
     def given(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver wants them."""

@@ -105,14 +105,29 @@ def _answers(libpq: Any) -> list[Any]:
         either.poll()
         libpq.consume_input()
     found: list[Any] = []
+    is_between = False
     while True:
         while libpq.is_busy():
             answers.poll()
             libpq.consume_input()
         result = libpq.get_result()
-        if result is None:
+        if result is None:  # one statement has ended; after two of these, nothing comes any more
+            if is_between:
+                raise _lost(libpq, found)
+            is_between = True
             continue
+        is_between = False
         if result.status == _SYNC:
             return found
         if result.status != _SKIPPED:
             found.append(result)
+
+
+def _lost(libpq: Any, found: Sequence[Any]) -> Exception:
+    """Return psycopg's error of a connection that was lost behind these results."""
+    for result in found:
+        if result.status not in (DONE, ROWS):
+            return error_of(result)
+    import psycopg  # noqa: PLC0415 - an extra, and there if there is such a connection
+
+    return psycopg.OperationalError(libpq.error_message.decode("utf-8", "replace").strip())

@@ -25,7 +25,7 @@ from weakref import WeakSet
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
-from reliable_mq.database.sql_compiled import Compiled, compiled_for
+from reliable_mq.database.sql_compiled import Compiled, Named, compiled_for
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_held_rows import execute_held_of, insert_held
 from reliable_mq.database.sql_libpq import (
@@ -108,7 +108,7 @@ class PreparedStatement:
         texts = named.texts_for(driver, compiled.given(values))
         if texts is None or driver.pgconn.transaction_status != OPEN:
             return None
-        name = _names_of(driver).get(named.key)
+        name = _name_of(driver, named)
         return None if name is None else WithCommit(driver, name, texts, named.formats)
 
     def _compiled_for(self, dialect: Dialect) -> Compiled | None:
@@ -149,12 +149,9 @@ def _answered(compiled: Compiled, connection: Connection, given: Any) -> "_Answe
     texts = None if named is None else named.texts_for(driver, given)
     if named is None or texts is None:
         return _answer_of(connection.connection.cursor(), compiled.text, given)
-    names = _names_of(driver)
-    name = names.get(named.key)
+    name = _name_of(driver, named)
     if name is None:
         return _answer_of(named.cursor(driver), named.text, named.told(texts))
-    if isinstance(names, OrderedDict):  # psycopg drops what was not used for the longest time
-        names.move_to_end(named.key)
     result = execute_prepared(driver, name, texts, named.formats)
     if result.status == DONE:
         return _Answer(result.command_tuples or 0)
@@ -164,9 +161,16 @@ def _answered(compiled: Compiled, connection: Connection, given: Any) -> "_Answe
     return _Answer(result.ntuples, value)
 
 
-def _names_of(driver: Any) -> Any:
-    """Return psycopg's names of statements: there is no public question, and none is usual."""
-    return getattr(getattr(driver, "_prepared", None), "_names", {})
+def _name_of(driver: Any, named: Named) -> bytes | None:
+    """Return the name under which psycopg has prepared a statement on a connection, or None.
+
+    There is no public question for its table of names, and no name is a usual answer.
+    """
+    names: Any = getattr(getattr(driver, "_prepared", None), "_names", {})
+    name: bytes | None = names.get(named.key)
+    if name is not None and isinstance(names, OrderedDict):
+        names.move_to_end(named.key)  # psycopg drops what was not used for the longest time
+    return name
 
 
 def _answer_of(cursor: Any, text: str, given: Any) -> "_Answer":

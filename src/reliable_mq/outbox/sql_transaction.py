@@ -3,9 +3,8 @@
 Receives a session or a Core connection, or makes a session. Returns a block that sends messages in
 its transaction. Never commits or rolls back a transaction that it did not begin.
 
-The outbox inserts the stubs at once, so that the rollback of a savepoint removes them. It notes
-them for the relay, which gets them after the commit. It refuses to write where nothing could be
-rolled back.
+The outbox (`sql_outbox`) writes the stubs. A session that was made here may let the last ones wait
+for the COMMIT.
 """
 
 import asyncio
