@@ -10,10 +10,11 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 from tests.app.lives import LONG, Handler, Ledger, Life, delivery, write_effect
 
-from reliable_mq.database import sql_prepared
+from reliable_mq.database import sql_libpq
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED
 
+USED = "reliable_mq.database.sql_prepared.execute_and_commit"
 NAMES = [f"{number:032}" for number in range(12)]
 LAST, AFTER = NAMES[-2:]
 
@@ -30,13 +31,13 @@ class Commits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changed: list[int] = []
-        execute = sql_prepared.execute_and_commit
+        execute = sql_libpq.execute_and_commit
 
         def counted(*given: Any, **named: Any) -> int:
             self.changed.append(execute(*given, **named))
             return self.changed[-1]
 
-        monkeypatch.setattr(sql_prepared, "execute_and_commit", counted)
+        monkeypatch.setattr(USED, counted)
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ from sqlalchemy.orm import Session
 from tests.outbox.benches import Bench
 from tests.waiting_database import until_somebody_waits
 
-from reliable_mq.database import sql_prepared
+from reliable_mq.database import sql_libpq
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.sql_held_stubs import HELD_MAX, HELD_SIZE_MAX
 
 ORDER = text("INSERT INTO orders VALUES (:id)")
 BACKEND = text("SELECT pg_backend_pid()")
+USED = "reliable_mq.database.sql_prepared.execute_and_commit"
 PREPARED = 7  # so many executions, and psycopg has prepared the insert
 
 
@@ -34,13 +35,13 @@ class Held(Bench):
         self.saved = 0
         self._number = 100
         self.warm()
-        execute = sql_prepared.execute_and_commit
+        execute = sql_libpq.execute_and_commit
 
         def counted(*given: Any, **named: Any) -> int:
             self.saved += 1
             return execute(*given, **named)
 
-        monkeypatch.setattr(sql_prepared, "execute_and_commit", counted)
+        monkeypatch.setattr(USED, counted)
 
     def place(self, what: object, **options: Any) -> str:
         """Write an order and its message."""

@@ -27,8 +27,8 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
+from reliable_mq.database import sql_chained_commits
 from reliable_mq.database.ended_transactions import RunsAgain, TransactionEnded
-from reliable_mq.database.sql_chained_commits import can_chain, commit_and_chain
 from reliable_mq.database.sql_ending_statements import ends, ends_on_mysql, is_plain
 from reliable_mq.database.sql_transaction_status import (
     is_probe_there,
@@ -309,8 +309,8 @@ def hold_transactions_of(engine: Engine) -> None:
             dialect.do_rollback(connection)
             raise _not_yours()
         # Listeners of a commit may commit other connections, perhaps without a transaction.
-        if _begins_next.get() is connection and can_chain(dialect):
-            commit_and_chain(connection)
+        if _begins_next.get() is connection and sql_chained_commits.can_chain(dialect):
+            sql_chained_commits.commit_and_chain(connection)
         else:
             commit(connection)
 

@@ -33,7 +33,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.database import sql_handler_session
+from reliable_mq.database import sql_chained_commits
 from reliable_mq.runtime.link import Link
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command
@@ -141,14 +141,14 @@ def _watch_statements(step: Step) -> None:
         step(f"{wanted_by()}: after COMMIT")
 
     DefaultDialect.do_commit = commit  # type: ignore[method-assign]
-    chain = sql_handler_session.commit_and_chain
+    chain = sql_chained_commits.commit_and_chain
 
     def commit_and_chain(connection: Any) -> None:
         step(f"{wanted_by()}: before COMMIT")
         chain(connection)
         step(f"{wanted_by()}: after COMMIT")
 
-    sql_handler_session.commit_and_chain = commit_and_chain
+    sql_chained_commits.commit_and_chain = commit_and_chain
 
 
 def _scripts() -> dict[bytes, str]:
