@@ -93,6 +93,8 @@ class Follower(Unjudged):
         self._must_survive = self._disk.log_synced if is_power_loss else self._disk.log_written
         if is_power_loss:
             self._disk.log_opened(self._must_survive)
+            if not self._is_sync_flush:  # also if it dies again before it has opened
+                self._promised = min(self._promised, self._must_survive)
 
     def emptied(self) -> None:
         """Note that the slave was given an empty disk."""
@@ -111,10 +113,10 @@ class Follower(Unjudged):
         self._promised = min(self._promised, offset)
         self._disk.log_opened(offset)
 
-    def must_survive(self, *, is_power_loss: bool) -> int:
-        """Return how far the log must be there that was acknowledged, now that the slave died."""
-        is_kept = self._is_sync_flush or not is_power_loss
-        return self._promised if is_kept else min(self._promised, self._must_survive)
+    @property
+    def promised(self) -> int:
+        """The offset up to which the slave's disk must have what was acknowledged."""
+        return self._promised
 
     def compare_all(self) -> None:
         """Compare all that the slave has, once more."""

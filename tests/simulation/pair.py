@@ -202,7 +202,7 @@ class Pair:
         self.promote()
         if not self.world.plan.set_clock_every_ms and not self.slave_disk.is_full:
             core = self.opened_again(self.slave_disk, self.slave_properties)
-            all_come_back(core, self.slave_disk, self.world.now_ms)
+            all_come_back(core, self.slave_disk, self.world.now_ms, self._model.start)
 
     @property
     def has_copied(self) -> bool:
@@ -215,12 +215,12 @@ class Pair:
         Everything must be there that was acknowledged because a slave has it.
         """
         self.world.note("the slave is promoted")
-        is_power_loss = self.slave.destroy()
+        self.slave.destroy()
         disk = self.slave_disk
         disk.stop_before = None
         self.slave.give_room()
         floors = self._offsets.floors()
-        must_have = self.follower.must_survive(is_power_loss=is_power_loss)
+        must_have = self.follower.promised
         note = load_role(disk) or RoleNote()
         save_role(disk, note.promoted("ASYNC_MASTER", note.epoch))
         self._model.has_rival = True

@@ -24,12 +24,20 @@ _WAIT_MS = 9_000  # longer than any message is hidden
 _STEP_MS = 50
 
 
-def all_come_back(core: BrokerCore, disk: WatchedDisk, now_ms: int) -> None:
-    """Let a broker that nobody asks go on until nothing may be in flight, and check its log."""
+def all_come_back(core: BrokerCore, disk: WatchedDisk, now_ms: int, kept_from: int) -> None:
+    """Let a broker that nobody asks go on until nothing may be in flight, and check its log.
+
+    Args:
+        core: the broker that was promoted.
+        disk: its disk.
+        now_ms: the time at which it begins.
+        kept_from: where the log of its former master began. The master brought nothing back whose
+            record it had deleted, but the slave may have that record still.
+    """
     for time_ms in range(now_ms, now_ms + _WAIT_MS, _STEP_MS):
         core.tick(time_ms)
         _write(core, disk)
-    _check(core)
+    _check(core, kept_from)
 
 
 def _write(core: BrokerCore, disk: WatchedDisk) -> None:
@@ -49,7 +57,7 @@ def _write(core: BrokerCore, disk: WatchedDisk) -> None:
             core.saved()
 
 
-def _check(core: BrokerCore) -> None:
+def _check(core: BrokerCore, kept_from: int) -> None:
     open_: dict[tuple[CheckpointKey, int], PopCheckpoint] = {}
     places: dict[tuple[int, int], tuple[CheckpointKey, int]] = {}
     ended: set[tuple[CheckpointKey, int]] = set()
@@ -81,9 +89,16 @@ def _check(core: BrokerCore) -> None:
                 is_in_time = checkpoint and record.store_time_ms < checkpoint.revive_ms == ends_ms
                 (ended if is_in_time else too_late).add(message)
     for key, offset in open_.keys() - ended - too_late:
-        first, end = core.state.store.bounds(key.topic, key.queue_id)
-        if first <= offset < end and _knows(core, key):
+        if _has(core, key, offset, kept_from) and _knows(core, key):
             raise Violation(f"the promoted store never brings {offset} of {key} back")
+
+
+def _has(core: BrokerCore, key: CheckpointKey, offset: int, kept_from: int) -> bool:
+    """Whether the store has a message, and its former master had it, too."""
+    queue = core.state.store.queue(key.topic, key.queue_id)
+    if queue is None or not queue.first <= offset < queue.end:
+        return False
+    return queue.unit(offset).commit_log_offset >= kept_from
 
 
 def _knows(core: BrokerCore, key: CheckpointKey) -> bool:
