@@ -23,8 +23,7 @@ from sqlalchemy import event
 
 from bench import raw_results
 from bench.render import figures_table
-from reliable_mq.consume.asyncio_delivery import MessageProcessing
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database.sql_database import Database

@@ -16,8 +16,7 @@ from tests.waiting import eventually
 
 from reliable_mq.confirm import sql_confirmation
 from reliable_mq.consume import sql_failed_attempts
-from reliable_mq.consume.asyncio_delivery import MessageProcessing
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.database import sql_database

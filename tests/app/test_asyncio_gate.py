@@ -11,7 +11,7 @@ from tests.app.jumping_loop import pass_time, run_jumping
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
 from tests.waiting import eventually
 
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate
 from reliable_mq.database.row_values import LogState
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import ReceivedMessage

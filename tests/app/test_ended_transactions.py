@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
-from reliable_mq.database.sql_ending_statements import is_plain
+from reliable_mq.database.sql_handler_session import is_plain
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Reject
 

@@ -13,9 +13,9 @@ from tests.app.lives import LONG, A, B, Ledger, Life, delivery, write_effect
 from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Position
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject
 
 LOCK = text("UPDATE rmq_message_stub SET tag = 'locked' WHERE message_id = :id")

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 
-from reliable_mq.database.sql_ending_statements import ends_on_mysql
+from reliable_mq.database.sql_handler_session import ends_on_mysql
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Retry
 

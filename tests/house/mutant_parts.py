@@ -294,7 +294,7 @@ EQUIVALENT: dict[Equivalent, str] = {
         ),
     ),
     **_in(
-        "outbox/sql_send_records.py",
+        "outbox/sql_stubs.py",
         "_Record.step",
         "one row is written by the statement for many, too",
         ("len(rows) == 1", "False"),

@@ -13,9 +13,9 @@ import msgspec
 from reliable_mq.confirm.progress import Progress
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic, HeldStub
 from reliable_mq.resend.scheduler import Scheduler

@@ -18,8 +18,8 @@ from reliable_mq.message import (
 )
 from reliable_mq.outbox.check_backs import CheckBacks
 from reliable_mq.outbox.half import HalfView
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
-from reliable_mq.outbox.stub_sends import SendOutcome
 
 QUEUE = MessageQueue("orders", "b", 3)
 HALF = Half(message_id="M", group="g", queue=QUEUE, half_offset=1, commit_log_offset=2)

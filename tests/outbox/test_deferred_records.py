@@ -10,9 +10,8 @@ from tests.outbox.test_relay import World
 from tests.outbox.test_thread_relay import Book, HeldSender, stub
 from tests.waiting import until
 
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.outbox.thread_relay import RelayThread
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from reliable_mq.errors import NoTimers, NotSent, Refused, Unavailable
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 
 
 class MemoryBook:

@@ -13,10 +13,9 @@ from tests.idempotency.test_inserts_by_dialect import Connection, Result
 
 from reliable_mq.database.sql_stub_table import message_stub_table
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.outbox.sql_send_records import SendRecords
-from reliable_mq.outbox.sql_stub_inserts import ROWS_MAX, StubInserts
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.sql_stubs import ROWS_MAX, SendRecords, StubInserts
 from reliable_mq.outbox.stub import Position
-from reliable_mq.outbox.stub_sends import SendOutcome
 
 TABLE = message_stub_table(MetaData(), "rmq_")
 AT = utc_datetime(101.0)

@@ -9,11 +9,10 @@ from tests.outbox.benches import Bench
 from tests.outbox.test_sql_stubs import AT, Table
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.outbox.sql_stub_inserts import ROWS_MAX, parts_of
-from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.sql_stubs import ROWS_MAX, SqlStubs, parts_of
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 
 WRITTEN, LEASE_END = utc_datetime(100.0), utc_datetime(105.0)
 
@@ -165,7 +164,7 @@ def test_only_commits_of_stubs_without_an_owner_are_announced(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "reliable_mq.outbox.sql_outbox.announce", lambda _, table: told.append(table.name)
+        "reliable_mq.outbox.sql_transaction.announce", lambda _, table: told.append(table.name)
     )
     bench = Bench(f"sqlite:///{tmp_path}/shop.db", owner=owner)
     with bench.transaction() as tx:

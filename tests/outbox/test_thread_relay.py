@@ -11,9 +11,8 @@ from tests.waiting import until
 
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.relay import Relay, SendOutcome, StubSender
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome, StubSender
 from reliable_mq.outbox.thread_relay import RelayThread, gather_seconds
 
 

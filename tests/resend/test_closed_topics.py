@@ -9,10 +9,9 @@ from tests.resend.after_faults import Chaos
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.database.sql_types import utc_datetime
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.resend_policy import ResendPolicy, ladder
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend import sql_opening
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.resend.sql_resending import book_of

@@ -11,8 +11,8 @@ from tests.waiting import until
 
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.errors import ConnectionLost, RemoteError
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend.due import DueKind, DueTopic, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.scheduler import ResendCounts

@@ -21,7 +21,7 @@ from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.confirm.sql_owed_notices import SqlNotices
 from reliable_mq.confirm.thread_notices import Notices, NoticeThread
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate
 from reliable_mq.consume.asyncio_worker import Worker
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import OutsideHandlers

@@ -104,7 +104,8 @@ class SqlConfirmation:
         if self._takes_places:
             self._one.confirm_alone, self._many.confirm_alone = _confirmed_sends(stubs)
         self._is_alone = True
-        self._is_usual = False  # the last stub was confirmed by the statement for one group alone
+        #: the last stub was confirmed by the statement for one group alone, with its place
+        self.is_usual = False
         self._usual = _usual_confirmation(stubs)
         self._consumed = union(
             *(
@@ -132,7 +133,7 @@ class SqlConfirmation:
         Ids without a stub here (of another database, of another producer) change nothing.
         `positions` says where messages were stored, by id, as far as that is known.
         """
-        self._is_usual = False
+        self.is_usual = False
         these: dict[str, object]
         if len(message_ids) == 1:  # the hot path: a plain comparison is compiled only once
             statements, these = self._one, {"id": message_ids[0]}
@@ -140,8 +141,8 @@ class SqlConfirmation:
             if self._is_alone:
                 values = these | places | {"at": utc_datetime(now), "alone": group}
                 # Usually the next message is like the last one: it is not read first.
-                self._is_usual = self._confirm_alone(connection, values)
-                if self._is_usual:
+                if self._confirm_alone(connection, values):
+                    self.is_usual = self._takes_places
                     return
         else:
             statements, these = self._many, {"id": list(message_ids)}
@@ -172,7 +173,7 @@ class SqlConfirmation:
         changed, `confirm` must follow in another transaction. Should that not happen, a scheduler
         confirms the stub: it reads the consume log.
         """
-        if not self._is_usual or position is None or not self._takes_places:
+        if position is None or not self._takes_places:
             return None
         places = self._places_of_one(position)
         values = {"id": message_id, "at": utc_datetime(now), "alone": group} | places

@@ -21,7 +21,7 @@ from reliable_mq.database.sql_faults import FaultLog
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
 from reliable_mq.outbox.composing import fresh_message_id
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.stub_sends import StubSender
+from reliable_mq.outbox.relay import StubSender
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.confirm.sql_telling import NoticeInbox
-from reliable_mq.consume.asyncio_delivery import MessageProcessing
-from reliable_mq.consume.asyncio_gate import HandlerGate
+from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
 from reliable_mq.consume.signing import SignatureCheck, signer_by

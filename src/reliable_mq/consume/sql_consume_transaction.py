@@ -37,7 +37,7 @@ from reliable_mq.database.sql_chained_commits import can_chain
 from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_faults import FaultLog, is_row_refused
 from reliable_mq.database.sql_handler_session import HandlerSession
-from reliable_mq.database.sql_held_rows import hold
+from reliable_mq.database.sql_libpq import hold
 from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup
 from reliable_mq.outcomes import retry_of_ours
@@ -256,10 +256,11 @@ class ConsumeTransaction(FailedAttempts):
         now = self.finish(session, attempt) if has_run else self._clock()
         entry, connection = attempt.entry, session.connection()
         positions = _positions_of([attempt])
-        confirms = self._confirmation.with_commit(
-            connection, entry.group, entry.message_id, now, positions.get(entry.message_id)
-        )
-        held = None
+        confirms = held = None
+        if self._confirmation.is_usual:
+            confirms = self._confirmation.with_commit(
+                connection, entry.group, entry.message_id, now, positions.get(entry.message_id)
+            )
         if confirms is None:
             self._confirm(connection, entry, now, positions)
         else:

@@ -5,7 +5,6 @@ from typing import Any
 from sqlalchemy import Dialect, PoolProxiedConnection
 
 from reliable_mq.database.sql_libpq import COMMIT_AND_CHAIN, DONE, error_of, free_libpq
-from reliable_mq.database.sql_transaction_status import execute_on
 
 
 def commit_and_chain(connection: PoolProxiedConnection) -> None:
@@ -32,3 +31,11 @@ def can_chain(dialect: Dialect) -> bool:
     Versions 12 to 14 wake listeners of NOTIFY only once the connection has no open transaction.
     """
     return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (15,)
+
+
+def execute_on(connection: PoolProxiedConnection, statement: str) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
-from reliable_mq.database.sql_held_rows import held_on
+from reliable_mq.database.sql_libpq import HELD
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
 from reliable_mq.errors import UsageError
 from reliable_mq.telemetry import application_events
@@ -261,7 +261,7 @@ def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Any]]]:
         return []
     info.pop(_ROLLED_BACK, None)
     pending: list[tuple[Handover, list[Any]]] = info.pop(_PENDING, [])
-    held = held_on(dbapi_connection)
+    held = info.get(HELD)
     if held is not None and held.pending is not None:
         pending.append(held.pending)
     return pending

@@ -13,8 +13,8 @@ from reliable_mq.database.sql_faults import known_fault
 from reliable_mq.message import CheckBack, Decision, Half, SendResult
 from reliable_mq.outbox.half import ANSWERS, HalfView, StubLookup, finding_of
 from reliable_mq.outbox.half_sender import CommitMany
+from reliable_mq.outbox.relay import NextTime, SendOutcome
 from reliable_mq.outbox.stub import Position
-from reliable_mq.outbox.stub_sends import NextTime, SendOutcome
 from reliable_mq.telemetry import application_events
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from reliable_mq.errors import NotSent
 from reliable_mq.message import Half, Message, SendResult
-from reliable_mq.outbox.stub_sends import StubSender
+from reliable_mq.outbox.relay import StubSender
 
 CommitMany = Callable[[Sequence[Half]], list[SendResult | Exception]]
 Item = tuple[int, Message]

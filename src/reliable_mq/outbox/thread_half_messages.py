@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.asyncio_listeners import Listeners
-from reliable_mq.outbox.stub_sends import NextTime
+from reliable_mq.outbox.relay import NextTime
 from reliable_mq.outbox.thread_halves import Halves
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.runtime.forks import call_in_child

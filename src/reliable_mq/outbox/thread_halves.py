@@ -20,10 +20,10 @@ from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import CheckBack, Decision, Half, Message
 from reliable_mq.outbox.check_backs import CheckBacks
 from reliable_mq.outbox.half import half_group
+from reliable_mq.outbox.relay import NextTime
 from reliable_mq.outbox.sql_half import SqlHalves
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
-from reliable_mq.outbox.stub_sends import NextTime
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 from reliable_mq.telemetry import application_events

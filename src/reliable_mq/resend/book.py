@@ -5,8 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueTopic
 from reliable_mq.resend.topic_gate import TopicRow
 

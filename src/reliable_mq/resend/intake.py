@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import (
     NOTHING,

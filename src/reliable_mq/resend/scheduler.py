@@ -15,9 +15,9 @@ import msgspec
 
 from reliable_mq.confirm.progress import FirstLooks, Progress, has_passed
 from reliable_mq.errors import NoRoute
+from reliable_mq.outbox.relay import StubSender, send_stubs
 from reliable_mq.outbox.resend_policy import ResendPolicy
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state, over_state
-from reliable_mq.outbox.stub_sends import StubSender, send_stubs
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import ClaimedStubs, DueKind
 from reliable_mq.resend.intake import Intake

@@ -19,7 +19,7 @@ from enum import Enum
 
 import msgspec
 
-from reliable_mq.outbox.stub_sends import SendOutcome
+from reliable_mq.outbox.relay import SendOutcome
 
 PROBE_STUBS = 8
 """A topic closes after so many failed sends in a row. A probe sends as many stubs. It sends more

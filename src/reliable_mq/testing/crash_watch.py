@@ -48,8 +48,7 @@ _CARRIERS = tuple(
     f"{_PACKAGE}{name}"
     for name in (
         *("testing.", "database.sql_handler_session", "database.sql_database"),
-        *("database.sql_chained_commits", "database.sql_transaction_status"),
-        "database.sql_held_rows",
+        *("database.sql_chained_commits", "database.sql_libpq"),
         *("database.sql_transactions", "database.sql_caller_connections"),
         *("database.thread_world", "database.asyncio_world"),
     )

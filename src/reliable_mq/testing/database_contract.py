@@ -34,10 +34,10 @@ from reliable_mq.idempotency.claim import ClaimStep
 from reliable_mq.idempotency.sql_calls import CallDecision, KeyedCall, SqlCalls
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
+from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_stub_rows import stub_of
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Position, Stub
-from reliable_mq.outbox.stub_sends import SendOutcome
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.retention.sql_keeping import retention_ledgers

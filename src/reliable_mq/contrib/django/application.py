@@ -34,8 +34,7 @@ from reliable_mq.contrib.django.sql_dialects import is_in_own_block, renew_idle
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.composing import ManyOptions, StubOptions
-from reliable_mq.outbox.sql_outbox import SqlOutbox
-from reliable_mq.outbox.sql_transaction import Transaction, TransactionScope
+from reliable_mq.outbox.sql_transaction import SqlOutbox, Transaction, TransactionScope
 from reliable_mq.outbox.transaction_block import Given
 from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.topic import Topic, name_of
