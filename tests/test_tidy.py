@@ -24,8 +24,8 @@ ONE_THING = {
     "broker_core/core.py": "one class, the broker's turn",
     "telemetry/metrics.py": "one table: every metric that there is",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
-    "consume/sql_consume_transaction.py": "one class: the steps of the protocol in the database",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
+    "outbox/sql_transaction.py": "one block: how it begins and ends, and what it writes",
     "outbox/relay.py": "one relay: its lanes, a send of stubs, and what is recorded of it",
     "outbox/sql_stubs.py": "one table's statements: new stubs, what to send, what was sent",
 }

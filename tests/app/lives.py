@@ -15,7 +15,7 @@ from tests.app.kill_switch import KillSwitch
 from tests.waiting import eventually
 
 from reliable_mq.confirm import sql_confirmation
-from reliable_mq.consume import sql_consume_transaction
+from reliable_mq.consume import sql_failed_attempts
 from reliable_mq.consume.asyncio_delivery import HandlerGate, MessageProcessing
 from reliable_mq.consume.consumer import Consumer, plan_of
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
@@ -108,8 +108,8 @@ def _once(make: Callable[..., Any]) -> Callable[..., Any]:
 _SHARED = (
     (sql_database, "our_tables", cache(our_tables)),
     (sql_confirmation, "SqlConfirmation", _once(sql_confirmation.SqlConfirmation)),
-    (sql_consume_transaction, "SqlConsumeLog", _once(SqlConsumeLog)),
-    (sql_consume_transaction, "SqlKeyLog", _once(SqlKeyLog)),
+    (sql_failed_attempts, "SqlConsumeLog", _once(SqlConsumeLog)),
+    (sql_failed_attempts, "SqlKeyLog", _once(SqlKeyLog)),
 )
 
 

@@ -25,7 +25,7 @@ from tests.app.test_ended_transactions import (
 from reliable_mq.consume.shared_run import APART, SharedTransaction, SharingPolicy
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
-from reliable_mq.database.sql_handler_session import RunsAgain
+from reliable_mq.database.ended_transactions import RunsAgain
 from reliable_mq.idempotency.sql_consume_log import LogEntry
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED

@@ -14,11 +14,8 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.outbox.test_users_drivers import DRIVERS, Driver
 
-from reliable_mq.database.sql_handler_session import (
-    HandlerSession,
-    TransactionEnded,
-    hold_transactions_of,
-)
+from reliable_mq.database.ended_transactions import TransactionEnded
+from reliable_mq.database.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.errors import UsageError
 
 ENDS = {"mysql": "/*!50000 COMMIT */", "postgresql": "--\rCOMMIT"}

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 
-from reliable_mq.database.sql_handler_session import _ends_on_mysql
+from reliable_mq.database.sql_handler_session import ends_on_mysql
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import Retry
 
@@ -74,7 +74,7 @@ def test_a_handler_may_not_execute_what_mysql_commits_before(
     ],
 )
 def test_what_mysql_does_not_commit_before_is_allowed(statement: str) -> None:
-    assert not _ends_on_mysql(statement)
+    assert not ends_on_mysql(statement)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, event, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Handler, Ledger, Life, delivery, write_effect
 
-from reliable_mq.database.sql_handler_session import commit_and_chain, status_of
+from reliable_mq.database.sql_chained_commits import commit_and_chain
+from reliable_mq.database.sql_handler_session import status_of
 from reliable_mq.database.thread_world import ConnectionOfSeries
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry

@@ -31,9 +31,7 @@ class MemoryBook:
         self.outcomes += outcomes
         self.there -= {outcome.message_id for outcome in outcomes}
 
-    def record_late(
-        self, outcomes: Sequence[SendOutcome], owner: str, now: float
-    ) -> Collection[str]:
+    def record_late(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> set[str]:
         self.record(outcomes, owner, now)
         return set()
 

@@ -9,7 +9,8 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome
-from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
+from reliable_mq.outbox.sql_stub_rows import stub_of
+from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Position, Stub
 
 AT = Position("broker-a", 2, 41)

@@ -36,7 +36,8 @@ from sqlalchemy import (
 from reliable_mq.database.row_values import LogState, StubStatus
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_libpq import COMMIT, COMMIT_AND_CHAIN
+from reliable_mq.database.sql_prepared import PreparedStatement, WithCommit
 from reliable_mq.database.sql_types import is_among, utc_datetime
 from reliable_mq.outbox.stub import StubEvent, next_status
 
@@ -103,6 +104,8 @@ class SqlConfirmation:
         if self._takes_places:
             self._one.confirm_alone, self._many.confirm_alone = _confirmed_sends(stubs)
         self._is_alone = True
+        #: the last stub was confirmed by the statement for one group alone, with its place
+        self.is_usual = False
         self._usual = _usual_confirmation(stubs)
         self._consumed = union(
             *(
@@ -130,6 +133,7 @@ class SqlConfirmation:
         Ids without a stub here (of another database, of another producer) change nothing.
         `positions` says where messages were stored, by id, as far as that is known.
         """
+        self.is_usual = False
         these: dict[str, object]
         if len(message_ids) == 1:  # the hot path: a plain comparison is compiled only once
             statements, these = self._one, {"id": message_ids[0]}
@@ -138,6 +142,7 @@ class SqlConfirmation:
                 values = these | places | {"at": utc_datetime(now), "alone": group}
                 # Usually the next message is like the last one: it is not read first.
                 if self._confirm_alone(connection, values):
+                    self.is_usual = self._takes_places
                     return
         else:
             statements, these = self._many, {"id": list(message_ids)}
@@ -153,6 +158,26 @@ class SqlConfirmation:
             statements.confirm_complete.execute(connection, values)
         if alone:
             statements.confirm_alone.execute(connection, values | places)
+
+    def with_commit(
+        self,
+        connection: Connection,
+        group: str,
+        message_id: str,
+        now: float,
+        position: StoredCopy | None,
+    ) -> WithCommit | None:
+        """Return what confirms the stub of a message, like the last one, and commits.
+
+        None: it has to be confirmed before the COMMIT. If the COMMIT then says that no stub was
+        changed, `confirm` must follow in another transaction. Should that not happen, a scheduler
+        confirms the stub: it reads the consume log.
+        """
+        if position is None or not self._takes_places:
+            return None
+        places = self._places_of_one(position)
+        values = {"id": message_id, "at": utc_datetime(now), "alone": group} | places
+        return self._usual.with_commit(connection, values)
 
     def _confirm_alone(self, connection: Connection, values: dict[str, object]) -> bool:
         """Confirm a stub that waits for one group alone; return whether that was done."""
@@ -256,6 +281,31 @@ def _confirming(stubs: Table) -> Any:
             update_date=bindparam("at"),
         )
     )
+
+
+class HeldConfirmation:
+    """The confirmation of one stub, which waits for its COMMIT.
+
+    Args:
+        execution: the statement, see `SqlConfirmation.with_commit`.
+        begins_next: the COMMIT begins the next transaction, too.
+    """
+
+    pending = None
+
+    def __init__(self, execution: WithCommit, begins_next: bool) -> None:
+        self._execution = execution
+        self._end = COMMIT_AND_CHAIN if begins_next else COMMIT
+        #: how many stubs were confirmed
+        self.changed = 0
+
+    def insert(self) -> None:
+        """Confirm the stub before the COMMIT, because another statement comes between."""
+        self.changed = self._execution.change()
+
+    def commit(self, _commit: Callable[[], None]) -> None:
+        """Confirm the stub, and commit."""
+        self.changed = self._execution.commit(self._end)
 
 
 class _Statements:

@@ -49,13 +49,8 @@ from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry, retry_of_ours
 from reliable_mq.telemetry import application_events
 
-log = logging.getLogger(__name__)
-
-HELD_SECONDS_MIN = 0.05
 PATIENCE_SECONDS = 60.0
 """Longest wait for a call, in seconds: a handler that hangs must not stop all others."""
-
-_json_of = decoder_of(Any, "idempotent_by")
 
 
 class HandlerGate:
@@ -159,6 +154,13 @@ class HandlerGate:
             raise InvariantBroken(f"E2: {self._running} calls run, but the event says otherwise")
         if self._open.is_set() == self.is_closed:
             raise InvariantBroken("E2: the event says otherwise than the gate's state")
+
+
+log = logging.getLogger(__name__)
+
+HELD_SECONDS_MIN = 0.05
+
+_json_of = decoder_of(Any, "idempotent_by")
 
 
 class MessageProcessing:

@@ -23,7 +23,8 @@ from reliable_mq.consume.shared_run import SharedTransaction
 from reliable_mq.consume.sql_consume_transaction import AttemptStart, ConsumeTransaction
 from reliable_mq.consume.sql_ended_attempts import settle, unsettled
 from reliable_mq.consume.sql_receipts import Attempt
-from reliable_mq.database.sql_handler_session import HandlerSession, TransactionEnded
+from reliable_mq.database.ended_transactions import TransactionEnded
+from reliable_mq.database.sql_handler_session import HandlerSession
 from reliable_mq.database.thread_world import ConnectionOfSeries, ThreadWorld
 from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage

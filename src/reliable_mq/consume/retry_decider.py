@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.sql_receipts import Attempt, numbered
 from reliable_mq.database.attempt_list import AttemptEnd
+from reliable_mq.database.ended_transactions import TransactionEnded
 from reliable_mq.database.sql_faults import (
     FaultLog,
     fault_line,
@@ -21,7 +22,6 @@ from reliable_mq.database.sql_faults import (
     is_database_down,
     is_row_refused,
 )
-from reliable_mq.database.sql_handler_session import TransactionEnded
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.idempotency.lease_store import LeaseEnd
 from reliable_mq.outcomes import CONSUMED, RAISED, Outcome, Reject, Retry, fault_of, retry_of_ours

@@ -5,48 +5,42 @@ handler runs them by `AsyncSession.run_sync`, so that the protocol is written on
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import ClientIdentity
-from reliable_mq.confirm.sql_confirmation import StoredCopy, confirmation_of
-from reliable_mq.confirm.sql_telling import GroupNotices, NoticeInbox
+from reliable_mq.confirm.sql_confirmation import HeldConfirmation, StoredCopy, confirmation_of
+from reliable_mq.confirm.sql_telling import NoticeInbox
 from reliable_mq.consume.consumer import Consumer
 from reliable_mq.consume.observed_handlers import hooks_of_handlers
 from reliable_mq.consume.retry_decider import (
-    DATABASE_DOWN_SECONDS,
-    DONE,
     PUT_OFF,
     ClaimLost,
     DeliveryOutcome,
     Results,
-    RetryDecider,
     one_of_each_key,
 )
 from reliable_mq.consume.shared_run import SharingPolicy
+from reliable_mq.consume.sql_failed_attempts import FailedAttempts
 from reliable_mq.consume.sql_receipts import (
     Attempt,
     SqlReceipts,
-    SuppressedLines,
     log_duplicate,
     log_postponed,
     numbered,
 )
-from reliable_mq.database.attempt_list import AttemptEnd
+from reliable_mq.database.sql_chained_commits import can_chain
 from reliable_mq.database.sql_database import Database
-from reliable_mq.database.sql_faults import FaultLog, is_database_down, is_row_refused
+from reliable_mq.database.sql_faults import FaultLog, is_row_refused
 from reliable_mq.database.sql_handler_session import HandlerSession
-from reliable_mq.escalate.sql_settlement import settlement_of
+from reliable_mq.database.sql_libpq import hold
 from reliable_mq.idempotency.claim import ClaimStep
-from reliable_mq.idempotency.lease_store import LeaseEnd
-from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
-from reliable_mq.idempotency.sql_key_log import SqlKeyLog
-from reliable_mq.outcomes import Reject, retry_of_ours
+from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup
+from reliable_mq.outcomes import retry_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +54,7 @@ class AttemptStart(Enum):
     SETTLED = "settled"  # roll back; its outcome is known
 
 
-class ConsumeTransaction:
+class ConsumeTransaction(FailedAttempts):
     """The protocol's database part for one consumer.
 
     Args:
@@ -80,28 +74,16 @@ class ConsumeTransaction:
         notices: NoticeInbox | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        self.consumer = consumer
-        self.database = database
+        super().__init__(consumer, database, retry_waits, notices)
         self.hooks = hooks or hooks_of_handlers((), ClientIdentity())
-        self.log = SqlConsumeLog(database.logs, database.dialect)
-        self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
-        self._confirmation, self._settlement = confirmation_of(database), settlement_of(database)
-        self.notices = GroupNotices(consumer.group, database, notices)
+        self._confirmation = confirmation_of(database)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
-        self._judge = RetryDecider(consumer, retry_waits)
         self.wait_after = self._judge.wait_after
         self.unhandled = self._judge.unhandled
         self.sharing = SharingPolicy()
-        self.suppressed = SuppressedLines()
         self._faults = FaultLog(log, f"group {consumer.group}: a lease may expire")
+        self._late = FaultLog(log, f"group {consumer.group}: a stub is confirmed later")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
-        self._clock = database.clock.now
-
-    def acknowledge(self, entry: LogEntry) -> DeliveryOutcome:
-        """Settle a delivery whose row says CONSUMED."""
-        self.suppressed.log(entry)
-        self.notices.consumed([entry])
-        return DONE
 
     def receive(
         self, attempts: Sequence[Attempt], results: Results, singly: list[Attempt]
@@ -272,16 +254,43 @@ class ConsumeTransaction:
     ) -> None:
         """Finish the only attempt of a transaction if it has run, and commit; see `commit`."""
         now = self.finish(session, attempt) if has_run else self._clock()
-        entry = attempt.entry
-        self._confirmation.confirm(
-            session.connection(), entry.group, [entry.message_id], now, _positions_of([attempt])
-        )
+        entry, connection = attempt.entry, session.connection()
+        positions = _positions_of([attempt])
+        confirms = held = None
+        if self._confirmation.is_usual:
+            confirms = self._confirmation.with_commit(
+                connection, entry.group, entry.message_id, now, positions.get(entry.message_id)
+            )
+        if confirms is None:
+            self._confirm(connection, entry, now, positions)
+        else:
+            held = HeldConfirmation(confirms, begins_next and can_chain(connection.dialect))
+            hold(connection, held)
         if begins_next:
             session.commit_and_begin()
         else:
             session.commit()
+        if held is not None and not held.changed:
+            self._confirm_late(entry, positions)
         if entry.confirm_to:
             self.notices.consumed([entry])
+
+    def _confirm(
+        self,
+        connection: Connection,
+        entry: LogEntry,
+        now: float,
+        positions: Mapping[str, StoredCopy],
+    ) -> None:
+        self._confirmation.confirm(connection, entry.group, [entry.message_id], now, positions)
+
+    def _confirm_late(self, entry: LogEntry, positions: Mapping[str, StoredCopy]) -> None:
+        """Confirm a stub after the COMMIT; never raises: else a scheduler confirms it."""
+        try:
+            with self.database.engine.begin() as connection:
+                self._confirm(connection, entry, self._clock(), positions)
+        except Exception as fault:  # noqa: BLE001 - logged
+            self._late.log_fault(fault)
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
         """Confirm the stubs in this database, and commit everything at once."""
@@ -291,154 +300,6 @@ class ConsumeTransaction:
             self._confirmation.confirm(session.connection(), group, ids, self._clock(), positions)
         session.commit()
         self.notices.consumed([attempt.entry for attempt in attempts])
-
-    def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Record a failed attempt after its savepoint's rollback, in the shared transaction."""
-        settled = self._judge.decide_failure(attempt, error)
-        return self._record(session.connection(), self._judge.as_last_one(attempt, error), settled)
-
-    def fail(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Record a failed attempt after its transaction's rollback; never raises."""
-        settled = self._judge.decide_failure(attempt, error)
-        has_nothing = settled.lease_end == "back" and not attempt.receipt and not settled.why
-        if settled.lease_end is None or has_nothing:
-            return settled  # not ours to record, or nothing to record
-        try:
-            return self._record_apart(attempt, error, settled)
-        except Exception as fault:  # noqa: BLE001 - told there
-            is_away = settled.lease_end == "back" and is_database_down(fault)
-            return settled if is_away else self._judge.unrecorded(fault)
-
-    def _record_apart(
-        self, attempt: Attempt, error: Exception, settled: DeliveryOutcome
-    ) -> DeliveryOutcome:
-        """Record a failed attempt in a transaction of its own.
-
-        A database in LATIN1 refuses a reason with other characters. An attempt that is never
-        recorded would be repeated without end, so its reason is then written in ASCII.
-        """
-        attempt = self._judge.as_last_one(attempt, error)
-        try:
-            with self.database.engine.begin() as connection:
-                return self._record(connection, attempt, settled)
-        except Exception as fault:
-            if not is_row_refused(fault) or settled.in_ascii == settled:
-                raise
-        with self.database.engine.begin() as connection:
-            return self._record(connection, attempt, settled.in_ascii)
-
-    def use_up(self, attempt: Attempt) -> DeliveryOutcome | None:
-        """Give a message up whose claims are used up, if its row says the same; never raises.
-
-        None: the row counted fewer attempts, and now has the last one, which the caller must make.
-        It must be made alone, because it follows attempts that were claimed and vanished.
-        """
-        entry = attempt.entry
-        try:
-            with self.database.engine.begin() as connection:
-                now = self._clock()
-                found = self.log.found(connection, entry, now)
-                if attempt.alone:
-                    received = self.log.receive(connection, [entry], now, self.consumer.lease)
-                    found = received[entry.message_id]
-        except Exception as fault:  # noqa: BLE001 - logged there
-            return self._unwritten_or_unrecorded(attempt, fault)
-        found = found or LogLookup(ClaimStep.RECEIVE_FIRST, entry.attempt)
-        if found.step is ClaimStep.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
-            return None if attempt.alone else PUT_OFF
-        return self.give_up(attempt)
-
-    def give_up(self, attempt: Attempt, reason: str = "") -> DeliveryOutcome:
-        """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
-
-        The row is read first: the message may have had its effect long ago, or be running now.
-        Without a `reason`, its attempts are used up. Then the reason of the last attempt is used,
-        if there is one: this may be a copy of a message that was given up before.
-        """
-        entry = attempt.entry
-        try:
-            with self.database.engine.begin() as connection:
-                now = self._clock()
-                found = self.log.receive(connection, [entry], now, self.consumer.lease)
-                if attempt.key is not None:  # if it is ours, other messages of it need not wait
-                    self.keys.release(connection, attempt.key, now)
-                step = found[entry.message_id].step
-                if step is ClaimStep.RECEIVE_FIRST:
-                    unfinished = f"{self.consumer.max_attempts} attempts did not finish"
-                    why = reason or self.log.last_reason(connection, entry) or unfinished
-                    given_up = DeliveryOutcome(Reject(why), "fail", end=AttemptEnd.GIVEN_UP)
-                    return self._fail(connection, entry, given_up)
-                return self._others(connection, entry, "back")
-        except Exception as fault:  # noqa: BLE001 - logged there
-            return self._unwritten_or_unrecorded(attempt, fault)
-
-    def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> DeliveryOutcome:
-        if is_row_refused(fault):
-            return self.unwritten(attempt, fault)
-        return self._judge.unrecorded(fault)
-
-    def unwritten(self, attempt: Attempt, error: Exception) -> DeliveryOutcome:
-        """Return how a delivery ends if no row can be written for it; never raises.
-
-        A dead letter is escalated here, since no row can inform another database about it.
-        """
-        entry, settled = attempt.entry, self._judge.unwritten(attempt.entry.message_id, error)
-        if isinstance(settled.outcome, Reject):
-            try:
-                with self.database.engine.begin() as connection:
-                    self._exhaust(connection, entry, settled.outcome.reason, self._clock())
-            except Exception as fault:  # noqa: BLE001 - logged there
-                return self._judge.unrecorded(fault)
-        return settled
-
-    def _record(
-        self, connection: Connection, attempt: Attempt, settled: DeliveryOutcome
-    ) -> DeliveryOutcome:
-        """Record the end of an attempt without an effect.
-
-        An attempt that does not count leaves a row only for its reason.
-        """
-        retry_at = settled.next_at(self._clock())
-        if attempt.key is not None and attempt.receipt:
-            self.keys.release(connection, attempt.key, retry_at)
-        if settled.lease_end == "back" and attempt.receipt:
-            self.log.release(connection, attempt.entry, retry_at)
-        if settled.lease_end == "back" and settled.why:
-            self.log.explain(connection, attempt.entry, self._clock(), retry_at, settled.why)
-        if settled.lease_end != "fail":
-            return settled
-        return self._fail(connection, attempt.entry, settled)
-
-    def _fail(
-        self, connection: Connection, entry: LogEntry, settled: DeliveryOutcome
-    ) -> DeliveryOutcome:
-        """Record a failure if the claim is still ours; otherwise return what its row says."""
-        now = self._clock()
-        reason = ""
-        if isinstance(settled.outcome, Reject):
-            reason = settled.outcome.reason or "no reason given"
-        why: dict[str, Any] = {"note": reason, "failure": settled.why or reason, "end": settled.end}
-        if not self.log.fail(connection, entry, now, settled.next_at(now), **why):
-            return self._others(connection, entry, "fail")
-        if reason and not entry.confirm_to:  # otherwise the stub's own database escalates it
-            self._exhaust(connection, entry, reason, now)
-        self.notices.report_failure(entry)
-        return settled
-
-    def _exhaust(self, connection: Connection, entry: LogEntry, reason: str, now: float) -> None:
-        group, topic = entry.group, entry.topic
-        self._settlement.exhaust(
-            connection, entry.message_id, group=group, reason=reason, now=now, topic=topic
-        )
-
-    def _others(self, connection: Connection, entry: LogEntry, end: LeaseEnd) -> DeliveryOutcome:
-        """Return how a delivery ends whose claim another owner has, or had."""
-        found = self.log.found(connection, entry, self._clock())
-        if found is not None and found.step is ClaimStep.ACKNOWLEDGE:
-            return self.acknowledge(entry)
-        log_postponed(entry)
-        wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
-        return DeliveryOutcome(retry_of_ours(wait, counts=False), end)
 
     def renew(self, tokens: Collection[str]) -> None:
         """Extend the leases of running attempts with a RECEIVED row; never raises.

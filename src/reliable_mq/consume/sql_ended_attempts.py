@@ -12,7 +12,8 @@ from reliable_mq.consume.retry_decider import DONE, Results
 from reliable_mq.consume.shared_run import SharedTransaction
 from reliable_mq.consume.sql_consume_transaction import ConsumeTransaction
 from reliable_mq.consume.sql_receipts import Attempt
-from reliable_mq.database.sql_handler_session import HandlerSession, RunsAgain, TransactionEnded
+from reliable_mq.database.ended_transactions import RunsAgain, TransactionEnded
+from reliable_mq.database.sql_handler_session import HandlerSession
 
 
 def settle(

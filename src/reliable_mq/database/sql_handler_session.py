@@ -23,22 +23,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from sqlalchemy import URL, Connection, Dialect, Engine, PoolProxiedConnection, event
+from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from reliable_mq.database.sql_libpq import DONE, IDLE, error_of, free_libpq
+from reliable_mq.database import sql_chained_commits
+from reliable_mq.database.ended_transactions import RunsAgain, TransactionEnded
+from reliable_mq.database.sql_chained_commits import execute_on
+from reliable_mq.database.sql_libpq import IDLE
 from reliable_mq.database.sql_types import MYSQL, mysql_code_of, sqlstate_of
 from reliable_mq.errors import UsageError
 
-_SESSION = "reliable_mq_session"
-_running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
-running_session = _running.get
-"""Returns the session of the handler that runs here, or None."""
-_begins_next: ContextVar[PoolProxiedConnection | None]  # the connection whose COMMIT does it
-_begins_next = ContextVar("reliable_mq_begins_next", default=None)
-_held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*+"  # possessive quantifier: many comments are read once
 _END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
 _ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
@@ -61,8 +57,6 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|\#[^\n]*|--\s[^\n]*|/\*(?!!).*?\*/""",
     re.DOTALL,
 )
-_PROBE = "reliable_mq_probe"
-_CHAIN = "COMMIT AND CHAIN"
 # A single statement with this beginning ends no transaction: the functions it calls must not.
 _PLAIN = re.compile(
     r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERGE|REPLACE|WITH|VALUES|SAVEPOINT|RELEASE"
@@ -75,36 +69,133 @@ _PLAIN_ON_POSTGRESQL = re.compile(
 )
 _COMMENT = re.compile(r"[\s(]*(/\*|--)")
 _EXECUTED_COMMENTS = ("/*!", "/*M!")  # MySQL and MariaDB execute these
+
+
+def is_plain(statement: str, dialect: str) -> bool:
+    """Return whether a statement leaves its transaction open, whatever the database contains.
+
+    Args:
+        statement: the text that the driver gets.
+        dialect: SQLAlchemy's name of the database's dialect.
+    """
+    plain = _PLAIN_ON_POSTGRESQL if dialect == "postgresql" else _PLAIN
+    return bool(
+        (plain.match(statement) or plain.match(statement, _after_comments(statement)))
+        and ";" not in statement
+        and ("/*" not in statement or not any(each in statement for each in _EXECUTED_COMMENTS))
+    )
+
+
+def _after_comments(statement: str) -> int:
+    """Return where the first word after leading comments may begin. Reads each character once.
+
+    A comment that databases end at different places is not skipped: PostgreSQL nests comments, and
+    ends `--` comments at a carriage return; the others do neither.
+    """
+    place = 0
+    while comment := _COMMENT.match(statement, place):
+        end = "*/" if comment[1] == "/*" else "\n"
+        stop = statement.find(end, comment.end())
+        said = statement[comment.end() : stop].removesuffix("\r")
+        if stop < 0 or "/*" in said or (end == "\n" and "\r" in said):
+            break
+        place = stop + len(end)
+    return place
+
+
+def ends(statement: str) -> bool:
+    """Return whether a statement, or a later one of several, ends the transaction."""
+    if _ENDS.match(statement):
+        return True
+    several = ";" in statement and _NO_STATEMENT.sub(" ", statement)
+    return bool(several and _ENDS_LATER.search(several))
+
+
+def ends_on_mysql(statement: str) -> bool:
+    """Return the same for MySQL, which commits before many statements by itself."""
+    if _ENDS_ON_MYSQL.match(statement):
+        return True
+    several = ";" in statement and _NO_STATEMENT_ON_MYSQL.sub(" ", statement)
+    return bool(several and _ENDS_LATER_ON_MYSQL.search(several))
+
+
+_PROBE = "reliable_mq_probe"
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # the protocol's SERVER_STATUS_IN_TRANS, …_AUTOCOMMIT
 _NO_SUCH_SAVEPOINT_ON_MYSQL = 1305
 _NO_SUCH_SAVEPOINT = ("3B001", "25P01")  # 25P01: no transaction is open
 _ABORTED = "25P02"  # PostgreSQL executes nothing but a rollback
 
 
-class TransactionEnded(UsageError):
-    """A statement of a handler ended its transaction; what it committed cannot be taken back."""
+def status_of(connection: Connection) -> Callable[[], bool] | None:
+    """Return a function: whether the server's last answer reported an open transaction.
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the handler's transaction was ended by one of its statements (a procedure that "
-            "commits, SET autocommit, …): what it wrote before may be committed, what it wrote "
-            "later is rolled back, and it is not called again automatically. Remove the COMMIT "
-            "from that statement, and complete this effect by hand"
-        )
-
-
-class RunsAgain(Exception):
-    """A batch shares the transaction, and a statement may end it. The statement was not executed.
-
-    The transaction already has the rows of messages whose handlers have not begun. A COMMIT would
-    make these rows true. Nothing has failed: the messages run again, each behind its own row.
+    It reads the status that the driver keeps. None: this driver keeps none.
     """
+    driver: Any = connection.connection.driver_connection
+    match connection.dialect.driver:
+        case "psycopg" | "psycopg_async":
+            libpq = driver.pgconn
+            return lambda: bool(libpq.transaction_status != IDLE)
+        case "psycopg2":
+            return lambda: bool(driver.get_transaction_status() != IDLE)
+        case "asyncpg":
+            return lambda: bool(driver.is_in_transaction())
+        case "pymysql" | "aiomysql":
+            both = _IN_TRANSACTION | _AUTOCOMMIT
+            return lambda: bool(driver.server_status & both == _IN_TRANSACTION)
+        case "pysqlite" | "aiosqlite":
+            return lambda: bool(driver.in_transaction)
+    return None
 
-    def __init__(self) -> None:
-        super().__init__(
-            "this statement may end the transaction, which several messages share. It is not "
-            "executed now: the messages run again one after another, and then it is executed"
-        )
+
+def set_probe(connection: Connection) -> None:
+    """Set the savepoint that the next statement must leave in place."""
+    _execute(connection, f"SAVEPOINT {_PROBE}")
+
+
+def is_probe_there(connection: Connection, *, undo: bool) -> bool | None:
+    """Return whether the savepoint still exists, and remove it; None: this is unknown now.
+
+    Args:
+        connection: where it was set.
+        undo: if PostgreSQL has aborted the transaction, roll back to the savepoint.
+    """
+    try:
+        _execute(connection, f"RELEASE SAVEPOINT {_PROBE}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        if _is_missing(error):
+            return False
+        if sqlstate_of(error) != _ABORTED:
+            return None
+    else:
+        return True
+    if not undo:
+        return None
+    try:
+        _execute(connection, f"ROLLBACK TO SAVEPOINT {_PROBE}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        return False if _is_missing(error) else None
+    return True
+
+
+def _is_missing(error: BaseException) -> bool:
+    if mysql_code_of(error) == _NO_SUCH_SAVEPOINT_ON_MYSQL:
+        return True
+    return sqlstate_of(error) in _NO_SUCH_SAVEPOINT or "no such savepoint" in str(error)
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    """Execute a statement without SQLAlchemy, which may be executing another one now."""
+    execute_on(connection.connection, statement)
+
+
+_SESSION = "reliable_mq_session"
+_running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
+running_session = _running.get
+"""Returns the session of the handler that runs here, or None."""
+_begins_next: ContextVar[PoolProxiedConnection | None]  # the connection whose COMMIT does it
+_begins_next = ContextVar("reliable_mq_begins_next", default=None)
+_held: set["HandlerSession"] = set()  # while it is empty, no statement and no COMMIT is checked
 
 
 class HandlerSession(Session):
@@ -351,109 +442,6 @@ def _not_yours(verb: str = "commit or roll back") -> UsageError:
     )
 
 
-def is_plain(statement: str, dialect: str) -> bool:
-    """Return whether a statement leaves its transaction open, whatever the database contains.
-
-    Args:
-        statement: the text that the driver gets.
-        dialect: SQLAlchemy's name of the database's dialect.
-    """
-    plain = _PLAIN_ON_POSTGRESQL if dialect == "postgresql" else _PLAIN
-    return bool(
-        (plain.match(statement) or plain.match(statement, _after_comments(statement)))
-        and ";" not in statement
-        and ("/*" not in statement or not any(each in statement for each in _EXECUTED_COMMENTS))
-    )
-
-
-def _after_comments(statement: str) -> int:
-    """Return where the first word after leading comments may begin. Reads each character once.
-
-    A comment that databases end at different places is not skipped: PostgreSQL nests comments, and
-    ends `--` comments at a carriage return; the others do neither.
-    """
-    place = 0
-    while comment := _COMMENT.match(statement, place):
-        end = "*/" if comment[1] == "/*" else "\n"
-        stop = statement.find(end, comment.end())
-        said = statement[comment.end() : stop].removesuffix("\r")
-        if stop < 0 or "/*" in said or (end == "\n" and "\r" in said):
-            break
-        place = stop + len(end)
-    return place
-
-
-def status_of(connection: Connection) -> Callable[[], bool] | None:
-    """Return a function: whether the server's last answer reported an open transaction.
-
-    It reads the status that the driver keeps. None: this driver keeps none.
-    """
-    driver: Any = connection.connection.driver_connection
-    match connection.dialect.driver:
-        case "psycopg" | "psycopg_async":
-            libpq = driver.pgconn
-            return lambda: bool(libpq.transaction_status != IDLE)
-        case "psycopg2":
-            return lambda: bool(driver.get_transaction_status() != IDLE)
-        case "asyncpg":
-            return lambda: bool(driver.is_in_transaction())
-        case "pymysql" | "aiomysql":
-            both = _IN_TRANSACTION | _AUTOCOMMIT
-            return lambda: bool(driver.server_status & both == _IN_TRANSACTION)
-        case "pysqlite" | "aiosqlite":
-            return lambda: bool(driver.in_transaction)
-    return None
-
-
-def set_probe(connection: Connection) -> None:
-    """Set the savepoint that the next statement must leave in place."""
-    _execute(connection, f"SAVEPOINT {_PROBE}")
-
-
-def is_probe_there(connection: Connection, *, undo: bool) -> bool | None:
-    """Return whether the savepoint still exists, and remove it; None: this is unknown now.
-
-    Args:
-        connection: where it was set.
-        undo: if PostgreSQL has aborted the transaction, roll back to the savepoint.
-    """
-    try:
-        _execute(connection, f"RELEASE SAVEPOINT {_PROBE}")
-    except connection.dialect.loaded_dbapi.Error as error:
-        if _is_missing(error):
-            return False
-        if sqlstate_of(error) != _ABORTED:
-            return None
-    else:
-        return True
-    if not undo:
-        return None
-    try:
-        _execute(connection, f"ROLLBACK TO SAVEPOINT {_PROBE}")
-    except connection.dialect.loaded_dbapi.Error as error:
-        return False if _is_missing(error) else None
-    return True
-
-
-def _is_missing(error: BaseException) -> bool:
-    if mysql_code_of(error) == _NO_SUCH_SAVEPOINT_ON_MYSQL:
-        return True
-    return sqlstate_of(error) in _NO_SUCH_SAVEPOINT or "no such savepoint" in str(error)
-
-
-def _execute(connection: Connection, statement: str) -> None:
-    """Execute a statement without SQLAlchemy, which may be executing another one now."""
-    _execute_on(connection.connection, statement)
-
-
-def _execute_on(connection: PoolProxiedConnection, statement: str) -> None:
-    cursor = connection.cursor()
-    try:
-        cursor.execute(statement)
-    finally:
-        cursor.close()
-
-
 def hold_transactions_of(engine: Engine) -> None:
     """Make the connections of `engine` refuse a COMMIT while a handler holds their session.
 
@@ -472,8 +460,8 @@ def hold_transactions_of(engine: Engine) -> None:
             dialect.do_rollback(connection)
             raise _not_yours()
         # Listeners of a commit may commit other connections, perhaps without a transaction.
-        if _begins_next.get() is connection and _can_chain(dialect):
-            commit_and_chain(connection)
+        if _begins_next.get() is connection and sql_chained_commits.can_chain(dialect):
+            sql_chained_commits.commit_and_chain(connection)
         else:
             commit(connection)
 
@@ -500,32 +488,6 @@ def hold_transactions_of(engine: Engine) -> None:
     event.listen(engine, "reset", _let_go)
 
 
-def commit_and_chain(connection: PoolProxiedConnection) -> None:
-    """Commit, and begin the next transaction of the connection, in one statement.
-
-    Where the driver is psycopg for threads, its libpq sends it: a cursor takes three times as long
-    for a statement without parameters and rows. A cursor also begins a transaction if none is open,
-    and knows pipelines.
-    """
-    driver: Any = connection.driver_connection
-    libpq = free_libpq(driver)
-    if libpq is None:
-        _execute_on(connection, _CHAIN)
-        return
-    with driver.lock:
-        result = libpq.exec_(_CHAIN.encode())
-    if result.status != DONE:
-        raise error_of(result)
-
-
-def _can_chain(dialect: Dialect) -> bool:
-    """Return whether COMMIT AND CHAIN does all that a COMMIT does: on PostgreSQL since version 15.
-
-    Versions 12 to 14 wake listeners of NOTIFY only once the connection has no open transaction.
-    """
-    return dialect.name == "postgresql" and (dialect.server_version_info or ()) >= (15,)
-
-
 def _check(statement: str, context: Any, dialect: str) -> None:
     if context is not None:
         check_statement(statement, context.root_connection, dialect)
@@ -542,25 +504,9 @@ def check_statement(statement: str, connection: Connection, dialect: str) -> Non
         running.before(statement)
     if is_plain(statement, dialect) or not _is_held(connection):
         return
-    if (_ends_on_mysql if dialect in MYSQL else _ends)(statement):
+    if (ends_on_mysql if dialect in MYSQL else ends)(statement):
         raise _not_yours()
     connection.info[_SESSION].probe(connection)
-
-
-def _ends(statement: str) -> bool:
-    """Return whether a statement, or a later one of several, ends the transaction."""
-    if _ENDS.match(statement):
-        return True
-    several = ";" in statement and _NO_STATEMENT.sub(" ", statement)
-    return bool(several and _ENDS_LATER.search(several))
-
-
-def _ends_on_mysql(statement: str) -> bool:
-    """Return the same for MySQL, which commits before many statements by itself."""
-    if _ENDS_ON_MYSQL.match(statement):
-        return True
-    several = ";" in statement and _NO_STATEMENT_ON_MYSQL.sub(" ", statement)
-    return bool(several and _ENDS_LATER_ON_MYSQL.search(several))
 
 
 def _is_held(connection: Connection | PoolProxiedConnection) -> bool:

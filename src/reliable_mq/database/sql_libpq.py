@@ -1,16 +1,116 @@
-"""libpq, below the connections of psycopg for threads: one statement, and what it answered.
+"""libpq, below the connections of psycopg for threads: one statement, or one and its COMMIT.
 
 A cursor of psycopg takes longer than libpq for a short statement. Whoever uses libpq holds the lock
 of the connection meanwhile, as a cursor does.
 """
 
+import select
 import threading
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
-IDLE = 0  # libpq's PQTRANS_IDLE
+from sqlalchemy import Connection, Engine, PoolProxiedConnection
+
+HELD = "reliable_mq.held_rows"
+
+
+class HeldRows(Protocol):
+    """Rows of one transaction that are not written, or not changed, yet."""
+
+    @property
+    def pending(self) -> tuple[Any, list[Any]] | None:
+        """Who gets stubs after the COMMIT, and the stubs; see `sql_transactions`."""
+        ...
+
+    def insert(self) -> None:
+        """Write the rows into their transaction."""
+        ...
+
+    def commit(self, commit: Callable[[], None]) -> None:
+        """Write the rows and commit; `commit` sends a COMMIT alone."""
+        ...
+
+
+def hold(connection: Connection, rows: HeldRows) -> None:
+    """Let rows wait for the next statement on a connection, or for its COMMIT."""
+    connection.info[HELD] = rows
+
+
+def held_on(connection: Connection | PoolProxiedConnection) -> Any:
+    """Return the rows that wait on a connection, or None."""
+    try:
+        return connection.info.get(HELD)
+    except NotImplementedError:  # SQLAlchemy's first questions to a new server
+        return None
+
+
+def insert_held(connection: Connection) -> None:
+    """Write the rows that wait on a connection, if there are any.
+
+    Raises what their statement raises.
+    """
+    rows = taken(connection)
+    if rows is not None:
+        rows.insert()
+
+
+def taken(connection: Connection | PoolProxiedConnection) -> HeldRows | None:
+    """Return the rows that wait on a connection, or None; they wait no more."""
+    try:
+        rows: HeldRows | None = connection.info.pop(HELD, None)
+    except NotImplementedError:
+        return None
+    return rows
+
+
+def execute_held_of(engine: Engine) -> None:
+    """Write what waits on connections of an engine: before other statements, or with a COMMIT."""
+    dialect = engine.dialect
+    execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
+    execute_many = dialect.do_executemany
+    commit, rollback = dialect.do_commit, dialect.do_rollback
+
+    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute(cursor, statement, parameters, context)
+
+    def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_plain(cursor, statement, context)
+
+    def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if context is not None:
+            insert_held(context.root_connection)
+        execute_many(cursor, statement, parameters, context)
+
+    def do_commit(connection: PoolProxiedConnection) -> None:
+        rows = taken(connection)
+        if rows is None:
+            commit(connection)
+        else:
+            rows.commit(partial(commit, connection))
+
+    def do_rollback(connection: PoolProxiedConnection) -> None:
+        taken(connection)
+        rollback(connection)
+
+    # These are documented parts of a dialect. The dialect belongs to this engine alone.
+    dialect.do_execute = do_execute  # type: ignore[method-assign]
+    dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
+    dialect.do_executemany = do_executemany  # type: ignore[method-assign]
+    dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
+    dialect.do_rollback = do_rollback  # type: ignore[method-assign, assignment]
+
+
+IDLE, OPEN = 0, 2  # libpq's PQTRANS_IDLE, PQTRANS_INTRANS
 DONE, ROWS = 1, 2  # libpq's PGRES_COMMAND_OK, PGRES_TUPLES_OK
 _NO_PIPELINE = 0  # libpq's PQ_PIPELINE_OFF
+_SYNC, _SKIPPED = 10, 11  # libpq's PGRES_PIPELINE_SYNC, PGRES_PIPELINE_ABORTED
 _SQLSTATE = ord("C")  # libpq's PG_DIAG_SQLSTATE
+COMMIT, COMMIT_AND_CHAIN = b"COMMIT", b"COMMIT AND CHAIN"
 _Lock = type(threading.Lock())  # of psycopg's connections for threads
 
 
@@ -37,3 +137,93 @@ def error_of(result: Any) -> Exception:
     if result.error_field(_SQLSTATE) is None:  # the server has not answered: the connection is lost
         return psycopg.OperationalError(result.error_message.decode("utf-8", "replace").strip())
     return psycopg.errors.error_from_result(result)
+
+
+def execute_prepared(
+    driver: Any, name: bytes, texts: Sequence[bytes | None], formats: Sequence[int]
+) -> Any:
+    """Execute a prepared statement; return its result.
+
+    Raises:
+        psycopg.Error: it failed.
+    """
+    with driver.lock:
+        result = driver.pgconn.exec_prepared(name, texts, formats)
+    if result.status not in (DONE, ROWS):
+        raise error_of(result)
+    return result
+
+
+def execute_and_commit(
+    driver: Any,
+    name: bytes,
+    texts: Sequence[bytes | None],
+    formats: Sequence[int],
+    *,
+    end: bytes = COMMIT,
+) -> int:
+    """Execute a prepared statement and COMMIT, in one round trip; return the rows it changed.
+
+    If the statement fails, PostgreSQL skips the COMMIT, and the transaction stays open and aborted.
+    An interruption closes the connection: nobody could read the answers that are still due.
+
+    Raises:
+        psycopg.Error: of the statement, or of the COMMIT.
+    """
+    libpq = driver.pgconn
+    with driver.lock:
+        try:
+            libpq.enter_pipeline_mode()
+            libpq.send_query_prepared(name, texts, formats)
+            libpq.send_query_params(end, None)
+            libpq.pipeline_sync()
+            results = _answers(libpq)
+            libpq.exit_pipeline_mode()
+        except BaseException:
+            libpq.finish()
+            raise
+    for result in results:
+        if result.status not in (DONE, ROWS):
+            raise error_of(result)
+    return results[0].command_tuples or 0
+
+
+def _answers(libpq: Any) -> list[Any]:
+    """Return the results up to the next one of a sync.
+
+    libpq's own wait for a result in a pipeline holds the interpreter's lock, so this waits itself.
+    """
+    answers = select.poll()
+    answers.register(libpq.socket, select.POLLIN)
+    while libpq.flush():  # the socket takes no more now
+        either = select.poll()
+        either.register(libpq.socket, select.POLLIN | select.POLLOUT)
+        either.poll()
+        libpq.consume_input()
+    found: list[Any] = []
+    is_between = False
+    while True:
+        while libpq.is_busy():
+            answers.poll()
+            libpq.consume_input()
+        result = libpq.get_result()
+        if result is None:  # one statement has ended; after two of these, nothing comes any more
+            if is_between:
+                raise _lost(libpq, found)
+            is_between = True
+            continue
+        is_between = False
+        if result.status == _SYNC:
+            return found
+        if result.status != _SKIPPED:
+            found.append(result)
+
+
+def _lost(libpq: Any, found: Sequence[Any]) -> Exception:
+    """Return psycopg's error of a connection that was lost behind these results."""
+    for result in found:
+        if result.status not in (DONE, ROWS):
+            return error_of(result)
+    import psycopg  # noqa: PLC0415 - an extra, and there if there is such a connection
+
+    return psycopg.OperationalError(libpq.error_message.decode("utf-8", "replace").strip())

@@ -29,15 +29,20 @@ from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.database.sql_handler_session import running_session
-from reliable_mq.database.sql_libpq import DONE, ROWS, error_of, free_libpq
+from reliable_mq.database.sql_libpq import (
+    COMMIT,
+    DONE,
+    OPEN,
+    execute_and_commit,
+    execute_held_of,
+    execute_prepared,
+    free_libpq,
+    insert_held,
+)
 from reliable_mq.database.sql_types import UtcDateTime
-
-_on_driver: WeakSet[Dialect] = WeakSet()
-_raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
 
 Treatment = Callable[[Any], Any]
 _UNKNOWN, _BYTEA = 0, 17  # the types that psycopg gives to texts and NULL, and to bytes
-_NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 
 
@@ -63,158 +68,7 @@ _TEXT_OF: Mapping[type, Callable[[Any], bytes | None]] = {
 """What makes a text for libpq, by the type of a value."""
 
 
-class PreparedStatement:
-    """One statement.
-
-    A parameter may be a list if the database accepts it as one array. If the list must become many
-    parameters, the statement is executed by SQLAlchemy.
-
-    Args:
-        statement: the statement. Its results are not converted, so it must return numbers or text.
-    """
-
-    def __init__(self, statement: Executable) -> None:
-        self._statement = statement
-        self._by_driver: dict[str, _Compiled | None] = {}
-
-    def execute(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
-        """Execute the statement; `values` has every parameter by its name."""
-        compiled = self._compiled_for(connection.dialect)
-        if compiled is None:
-            return connection.execute(self._statement, values)
-        return connection.exec_driver_sql(compiled.text, compiled.given(values))
-
-    def change(self, connection: Connection, values: Mapping[str, Any]) -> int:
-        """Execute the statement; return the number of rows that it changed."""
-        answer = self._executed_below(connection, values)
-        return self.execute(connection, values).rowcount if answer is None else answer.rows
-
-    def value(self, connection: Connection, values: Mapping[str, Any]) -> Any:
-        """Execute the statement; return the only value of the only row: a whole number or text."""
-        answer = self._executed_below(connection, values)
-        return self.execute(connection, values).scalar_one() if answer is None else answer.value
-
-    def _compiled_for(self, dialect: Dialect) -> "_Compiled | None":
-        if dialect.driver not in self._by_driver:
-            self._by_driver[dialect.driver] = _compiled(self._statement, dialect)
-        return self._by_driver[dialect.driver]
-
-    def _executed_below(
-        self, connection: Connection, values: Mapping[str, Any]
-    ) -> "_Answer | None":
-        """Execute the statement by the driver alone; None: it must not be."""
-        if not _may_run_below(connection):
-            return None
-        compiled = self._compiled_for(connection.dialect)
-        if compiled is None:
-            return None
-        given = compiled.given(values)
-        try:
-            return _answered(compiled, connection, given)
-        except BaseException as error:
-            again = _raised.set(error)
-            try:
-                connection.exec_driver_sql(compiled.text, given)  # raises it, see `run_on_driver`
-            except DBAPIError as told:
-                if told.orig is error:
-                    raise
-                raise _with_cause(told, error, connection.dialect) from error
-            finally:
-                _raised.reset(again)
-            raise
-
-
-def _answered(compiled: "_Compiled", connection: Connection, given: Any) -> "_Answer":
-    """Execute a statement by the driver; return its answer. Raises what the driver raises."""
-    driver: Any = connection.connection.driver_connection
-    named = compiled.named
-    texts = None if named is None else named.texts_for(driver, given)
-    if named is None or texts is None:
-        return _answer_of(connection.connection.cursor(), compiled.text, given)
-    # psycopg's names: there is no public question for them, and no name is a usual answer.
-    names: Any = getattr(getattr(driver, "_prepared", None), "_names", {})
-    name = names.get(named.key)
-    if name is None:
-        return _answer_of(named.cursor(driver), named.text, named.told(texts))
-    if isinstance(names, OrderedDict):  # psycopg drops what was not used for the longest time
-        names.move_to_end(named.key)
-    with driver.lock:
-        result = driver.pgconn.exec_prepared(name, texts, named.formats)
-    if result.status == DONE:
-        return _Answer(result.command_tuples or 0)
-    if result.status != ROWS:
-        raise error_of(result)
-    value = result.get_value(0, 0) if result.ntuples else None
-    if value is not None:
-        value = int(value) if result.ftype(0) in _NUMBERS else value.decode()
-    return _Answer(result.ntuples, value)
-
-
-def _answer_of(cursor: Any, text: str, given: Any) -> "_Answer":
-    try:
-        cursor.execute(text, given)
-        row = None if cursor.description is None else cursor.fetchone()
-        return _Answer(cursor.rowcount, None if row is None else row[0])
-    finally:
-        cursor.close()
-
-
-def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> BaseException:
-    """Return SQLAlchemy's form of `error`, after which the driver only `told` that it is closed."""
-    kind = dialect.loaded_dbapi.Error
-    if not isinstance(error, kind):
-        return error
-    return DBAPIError.instance(
-        *(told.statement, told.params, error, kind),
-        hide_parameters=told.hide_parameters,
-        connection_invalidated=told.connection_invalidated,
-        dialect=dialect,
-    )
-
-
-def run_on_driver(engine: Engine) -> None:
-    """Allow that statements of an engine run on cursors of its driver.
-
-    An error of such a statement is raised again where SQLAlchemy calls the driver.
-    """
-    dialect = engine.dialect
-    execute = dialect.do_execute
-
-    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        error = _raised.get()
-        if error is not None:
-            raise error
-        execute(cursor, statement, parameters, context)
-
-    # This is a documented part of a dialect. The dialect belongs to this engine alone.
-    dialect.do_execute = do_execute  # type: ignore[method-assign]
-    _on_driver.add(dialect)
-
-
-def _may_run_below(connection: Connection) -> bool:
-    """Return whether nobody but the driver has to see a statement on this connection."""
-    if connection.dialect not in _on_driver or not connection.in_transaction():
-        return False
-    engine = connection.engine
-    if running_session() is not None or engine.logger.isEnabledFor(logging.INFO):
-        return False
-    if connection.dialect.dispatch.do_execute:
-        return False
-    # SQLAlchemy asks these two before it looks for listeners. There is no public question for them.
-    if not (getattr(connection, "_has_events", True) or getattr(engine, "_has_events", True)):
-        return True
-    listeners = connection.dispatch
-    return not (listeners.before_cursor_execute or listeners.after_cursor_execute)
-
-
-class _Answer(NamedTuple):
-    """How many rows a statement changed or returned, and the first value of the first one."""
-
-    rows: int
-    value: Any = None
-
-
-class _Named(NamedTuple):
+class Named(NamedTuple):
     """A statement as psycopg prepares it, with parameters that are texts, bytes or NULL.
 
     So its parameters have the same types each time, and it has one name. `key`: under which
@@ -258,7 +112,7 @@ class _Named(NamedTuple):
         ]
 
 
-def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
+def _named(compiled: Any, dialect: Dialect) -> "Named | None":
     """Return a statement as psycopg prepares it; None: another driver executes it."""
     psycopg: Any = dialect.dbapi
     if dialect.driver != "psycopg" or psycopg is None:
@@ -284,10 +138,10 @@ def _named(compiled: Any, dialect: Dialect) -> "_Named | None":
     kinds: dict[type, Treatment] = {**_TEXT_OF, psycopg.Binary: attrgetter("obj")}
     key = numbered.encode(), types
     usual = psycopg.Connection.cursor, psycopg.Cursor
-    return _Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor, usual)
+    return Named(numbered, tuple(order), formats, key, kinds, psycopg.RawCursor, usual)
 
 
-class _Compiled(NamedTuple):
+class Compiled(NamedTuple):
     """A statement for one driver. `order`: of its parameters; None: parameters have names.
 
     `moments`: the treatment of a moment that is in UTC, as ours are, and of any other.
@@ -298,7 +152,7 @@ class _Compiled(NamedTuple):
     constants: Mapping[str, Any]
     treatments: tuple[tuple[str, Treatment], ...]
     moments: tuple[tuple[str, Treatment | None, Treatment], ...]
-    named: _Named | None
+    named: Named | None
 
     def given(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver wants them."""
@@ -314,7 +168,7 @@ class _Compiled(NamedTuple):
         return given if self.order is None else tuple(map(given.__getitem__, self.order))
 
 
-def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
+def compiled_for(statement: Executable, dialect: Dialect) -> Compiled | None:
     """Return a statement in a driver's form; None: its text depends on the values."""
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     if any(bound.expanding for bound in compiled.bind_names):
@@ -333,4 +187,206 @@ def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
             treatments.append((name, treat))
     order = tuple(compiled.positiontup) if compiled.positional else None
     treated = tuple(treatments), tuple(moments)
-    return _Compiled(str(compiled), order, constants, *treated, _named(compiled, dialect))
+    return Compiled(str(compiled), order, constants, *treated, _named(compiled, dialect))
+
+
+_on_driver: WeakSet[Dialect] = WeakSet()
+_raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
+
+_NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
+
+
+class WithCommit(NamedTuple):
+    """One execution of a statement that psycopg has prepared, for a COMMIT to take along."""
+
+    driver: Any
+    name: bytes
+    texts: Sequence[bytes | None]
+    formats: Sequence[int]
+
+    def change(self) -> int:
+        """Execute the statement; return the rows that it changed. Raises psycopg's errors."""
+        return execute_prepared(*self).command_tuples or 0
+
+    def commit(self, end: bytes = COMMIT) -> int:
+        """Execute the statement, and commit, in one round trip; return the rows that it changed.
+
+        Raises psycopg's errors. `end`: the statement that commits.
+        """
+        return execute_and_commit(*self, end=end)
+
+
+class PreparedStatement:
+    """One statement.
+
+    A parameter may be a list if the database accepts it as one array. If the list must become many
+    parameters, the statement is executed by SQLAlchemy.
+
+    Args:
+        statement: the statement. Its results are not converted, so it must return numbers or text.
+    """
+
+    def __init__(self, statement: Executable) -> None:
+        self._statement = statement
+        self._by_driver: dict[str, Compiled | None] = {}
+
+    def execute(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
+        """Execute the statement; `values` has every parameter by its name."""
+        compiled = self._compiled_for(connection.dialect)
+        if compiled is None:
+            return connection.execute(self._statement, values)
+        return connection.exec_driver_sql(compiled.text, compiled.given(values))
+
+    def change(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        """Execute the statement; return the number of rows that it changed."""
+        answer = self._executed_below(connection, values)
+        return self.execute(connection, values).rowcount if answer is None else answer.rows
+
+    def value(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        """Execute the statement; return the only value of the only row: a whole number or text."""
+        answer = self._executed_below(connection, values)
+        return self.execute(connection, values).scalar_one() if answer is None else answer.value
+
+    def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> "WithCommit | None":
+        """Return the statement in a form that a COMMIT takes along; None: a cursor has to run it.
+
+        A cursor runs it, too, as long as psycopg has not prepared it on this connection.
+        """
+        if not _may_run_below(connection):
+            return None
+        compiled = self._compiled_for(connection.dialect)
+        if compiled is None or compiled.named is None:
+            return None
+        driver: Any = connection.connection.driver_connection
+        named = compiled.named
+        texts = named.texts_for(driver, compiled.given(values))
+        if texts is None or driver.pgconn.transaction_status != OPEN:
+            return None
+        name = _name_of(driver, named)
+        return None if name is None else WithCommit(driver, name, texts, named.formats)
+
+    def _compiled_for(self, dialect: Dialect) -> Compiled | None:
+        if dialect.driver not in self._by_driver:
+            self._by_driver[dialect.driver] = compiled_for(self._statement, dialect)
+        return self._by_driver[dialect.driver]
+
+    def _executed_below(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> "_Answer | None":
+        """Execute the statement by the driver alone; None: it must not be."""
+        if not _may_run_below(connection):
+            return None
+        compiled = self._compiled_for(connection.dialect)
+        if compiled is None:
+            return None
+        insert_held(connection)
+        given = compiled.given(values)
+        try:
+            return _answered(compiled, connection, given)
+        except BaseException as error:
+            again = _raised.set(error)
+            try:
+                connection.exec_driver_sql(compiled.text, given)  # raises it, see `run_on_driver`
+            except DBAPIError as told:
+                if told.orig is error:
+                    raise
+                raise _with_cause(told, error, connection.dialect) from error
+            finally:
+                _raised.reset(again)
+            raise
+
+
+def _answered(compiled: Compiled, connection: Connection, given: Any) -> "_Answer":
+    """Execute a statement by the driver; return its answer. Raises what the driver raises."""
+    driver: Any = connection.connection.driver_connection
+    named = compiled.named
+    texts = None if named is None else named.texts_for(driver, given)
+    if named is None or texts is None:
+        return _answer_of(connection.connection.cursor(), compiled.text, given)
+    name = _name_of(driver, named)
+    if name is None:
+        return _answer_of(named.cursor(driver), named.text, named.told(texts))
+    result = execute_prepared(driver, name, texts, named.formats)
+    if result.status == DONE:
+        return _Answer(result.command_tuples or 0)
+    value = result.get_value(0, 0) if result.ntuples else None
+    if value is not None:
+        value = int(value) if result.ftype(0) in _NUMBERS else value.decode()
+    return _Answer(result.ntuples, value)
+
+
+def _name_of(driver: Any, named: Named) -> bytes | None:
+    """Return the name under which psycopg has prepared a statement on a connection, or None.
+
+    There is no public question for its table of names, and no name is a usual answer.
+    """
+    names: Any = getattr(getattr(driver, "_prepared", None), "_names", {})
+    name: bytes | None = names.get(named.key)
+    if name is not None and isinstance(names, OrderedDict):
+        names.move_to_end(named.key)  # psycopg drops what was not used for the longest time
+    return name
+
+
+def _answer_of(cursor: Any, text: str, given: Any) -> "_Answer":
+    try:
+        cursor.execute(text, given)
+        row = None if cursor.description is None else cursor.fetchone()
+        return _Answer(cursor.rowcount, None if row is None else row[0])
+    finally:
+        cursor.close()
+
+
+def _with_cause(told: DBAPIError, error: BaseException, dialect: Dialect) -> BaseException:
+    """Return SQLAlchemy's form of `error`, after which the driver only `told` that it is closed."""
+    kind = dialect.loaded_dbapi.Error
+    if not isinstance(error, kind):
+        return error
+    return DBAPIError.instance(
+        *(told.statement, told.params, error, kind),
+        hide_parameters=told.hide_parameters,
+        connection_invalidated=told.connection_invalidated,
+        dialect=dialect,
+    )
+
+
+def run_on_driver(engine: Engine) -> None:
+    """Allow that statements of an engine run on cursors of its driver.
+
+    An error of such a statement is raised again where SQLAlchemy calls the driver.
+    """
+    dialect = engine.dialect
+    execute = dialect.do_execute
+
+    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        error = _raised.get()
+        if error is not None:
+            raise error
+        execute(cursor, statement, parameters, context)
+
+    # This is a documented part of a dialect. The dialect belongs to this engine alone.
+    dialect.do_execute = do_execute  # type: ignore[method-assign]
+    execute_held_of(engine)
+    _on_driver.add(dialect)
+
+
+def _may_run_below(connection: Connection) -> bool:
+    """Return whether nobody but the driver has to see a statement on this connection."""
+    if connection.dialect not in _on_driver or not connection.in_transaction():
+        return False
+    engine = connection.engine
+    if running_session() is not None or engine.logger.isEnabledFor(logging.INFO):
+        return False
+    if connection.dialect.dispatch.do_execute:
+        return False
+    # SQLAlchemy asks these two before it looks for listeners. There is no public question for them.
+    if not (getattr(connection, "_has_events", True) or getattr(engine, "_has_events", True)):
+        return True
+    listeners = connection.dispatch
+    return not (listeners.before_cursor_execute or listeners.after_cursor_execute)
+
+
+class _Answer(NamedTuple):
+    """How many rows a statement changed or returned, and the first value of the first one."""
+
+    rows: int
+    value: Any = None

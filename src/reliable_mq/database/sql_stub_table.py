@@ -68,6 +68,8 @@ MEANINGS = {
 }
 """What each column of the table of stubs means, for people who read or write it in SQL."""
 
+UNCONFIRMED: ColumnElement[int] = literal_column(str(StubStatus.UNCONFIRMED.value))
+"""A literal: a database uses a partial index only if the text of a statement has its condition."""
 _SETTLED = (str(StubStatus.CONFIRMED.value), str(StubStatus.VOIDED.value))
 
 

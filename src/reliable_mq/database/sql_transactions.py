@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
+from reliable_mq.database.sql_libpq import HELD
 from reliable_mq.database.sql_types import ANY_TEXT, READS_ONLY, any_text
 from reliable_mq.errors import UsageError
 from reliable_mq.telemetry import application_events
@@ -184,10 +185,20 @@ def remember_stubs(
     stubs: list[Any],
 ) -> None:
     """Remember stubs that were just written on a connection, until its transaction ends."""
+    remember_pending(connection, relay, stubs)
+    count_written(source, len(stubs))
+
+
+def remember_pending(connection: Connection, relay: Handover, stubs: list[Any]) -> None:
+    """Remember stubs for their relay, until the transaction of their connection ends."""
     connection.info.setdefault(_PENDING, []).append((relay, stubs))
+
+
+def count_written(source: Session | Connection, count: int) -> None:
+    """Note how many messages a session has written, to say how many it has lost."""
     # A session inside a connection's transaction neither commits it nor forgets to commit it.
     if isinstance(source, Session) and not isinstance(source.bind, Connection):
-        source.info[_WRITTEN] = source.info.get(_WRITTEN, 0) + len(stubs)
+        source.info[_WRITTEN] = source.info.get(_WRITTEN, 0) + count
 
 
 def has_pending(connection: Connection) -> bool:
@@ -250,6 +261,9 @@ def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Any]]]:
         return []
     info.pop(_ROLLED_BACK, None)
     pending: list[tuple[Handover, list[Any]]] = info.pop(_PENDING, [])
+    held = info.get(HELD)
+    if held is not None and held.pending is not None:
+        pending.append(held.pending)
     return pending
 
 

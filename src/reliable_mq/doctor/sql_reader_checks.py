@@ -2,10 +2,10 @@
 
 from sqlalchemy import func, select
 
+from reliable_mq.database.sql_stub_table import UNCONFIRMED
 from reliable_mq.doctor.check_context import CheckContext
 from reliable_mq.doctor.finding import CheckFindings
 from reliable_mq.names import tags_of
-from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
 
 

@@ -6,11 +6,10 @@ Every query uses an index, or reads only unconfirmed stubs or the newest rows.
 from sqlalchemy import ColumnElement, func, not_, select
 
 from reliable_mq.database.row_values import LogState
-from reliable_mq.database.sql_stub_table import is_settled, parked_rows
+from reliable_mq.database.sql_stub_table import UNCONFIRMED, is_settled, parked_rows
 from reliable_mq.database.sql_types import utc_datetime
 from reliable_mq.doctor.check_context import CheckContext
 from reliable_mq.doctor.finding import CheckFindings
-from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.resend.topic_gate import TopicGate, gate_of
 

@@ -24,11 +24,6 @@ from reliable_mq.outbox.delay import Levelled, asked_again_at, rest_of, send_tim
 from reliable_mq.outbox.stub import Position, Stub, message_of
 from reliable_mq.refusals import is_illegal
 
-log = logging.getLogger(__name__)
-
-LANE_MAX = 32
-"""The most stubs of one key in one batch. A hot key must not keep the other keys waiting."""
-
 NextTime = Callable[[int, float, float | None], float]
 """(count of sends, now, deliver time) -> when the next send is due, in seconds since the epoch."""
 
@@ -64,40 +59,6 @@ class SendOutcome(msgspec.Struct, frozen=True):
     is_refused: bool = False
     arrives: float | None = None
     note: str = ""
-
-
-class StubBook(Protocol):
-    """What the relay needs from the table of stubs."""
-
-    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
-        """Return the committed, unsent stubs of `owner`; True: an earlier stub must go first."""
-        ...
-
-    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down the results of the sends, for stubs that `owner` still owns."""
-        ...
-
-    def record_late(
-        self, outcomes: Sequence[SendOutcome], owner: str, now: float
-    ) -> Collection[str]:
-        """Do the same for successful sends, without waiting; return the ids of locked rows.
-
-        A result that the table refuses is told in the log, and is not among them.
-        """
-        ...
-
-    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
-        """Extend the lease to `until` for unsent stubs that `owner` still owns."""
-        ...
-
-
-class RelayCounts(msgspec.Struct, frozen=True):
-    """What one run did. `waiting` counts the stubs that the relay still has to send."""
-
-    sent: int = 0
-    failed: int = 0
-    dropped: int = 0
-    waiting: int = 0
 
 
 def send_stubs(
@@ -197,6 +158,46 @@ def _outcome(
     due = next_time(count, now, None)  # what is not stored is missed at once, even a delayed one
     is_refused = isinstance(result, MessageRefused) or is_illegal(result)
     return SendOutcome(stub.message_id, count, due, error=why, is_refused=is_refused)
+
+
+log = logging.getLogger(__name__)
+
+LANE_MAX = 32
+"""The most stubs of one key in one batch. A hot key must not keep the other keys waiting."""
+
+
+class StubBook(Protocol):
+    """What the relay needs from the table of stubs."""
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        """Return the committed, unsent stubs of `owner`; True: an earlier stub must go first."""
+        ...
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        """Write down the results of the sends, for stubs that `owner` still owns."""
+        ...
+
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        """Do the same for successful sends, without waiting; return the ids of locked rows.
+
+        A result that the table refuses is told in the log, and is not among them.
+        """
+        ...
+
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        """Extend the lease to `until` for unsent stubs that `owner` still owns."""
+        ...
+
+
+class RelayCounts(msgspec.Struct, frozen=True):
+    """What one run did. `waiting` counts the stubs that the relay still has to send."""
+
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+    waiting: int = 0
 
 
 class _Held(NamedTuple):

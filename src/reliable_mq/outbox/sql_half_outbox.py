@@ -54,6 +54,8 @@ class HalfOutbox(SqlOutbox):
         stubs, relay, **named: see `SqlOutbox`.
     """
 
+    _may_hold = False  # a half refers to a row that is there
+
     def __init__(self, halves: HalfBroker, stubs: SqlStubs, relay: Handover, **named: Any) -> None:
         super().__init__(stubs, HalfHandover(relay, halves), **named)
         self._halves = halves

@@ -4,10 +4,10 @@ Table `<prefix>message_stub`, see `sql_stub_table`. A row is *ours* while its `o
 Only the owner records the result of a send, so that an expired lease cannot write. Every time in
 the rows comes from the caller's clock.
 
-Stubs are inserted one at a time, or many in few statements. Many stubs get their row numbers in the
-caller's order, because row numbers are the order of an ordering key. MySQL (not MariaDB) returns
-only the first number. Whether the next numbers follow without a gap depends on its settings, so
-the numbers are read back. The results of many sends are recorded in one statement.
+Many stubs get their row numbers in the caller's order, because row numbers are the order of an
+ordering key. MySQL (not MariaDB) returns only the first number. Whether the next numbers follow
+without a gap depends on its settings, so the numbers are read back. The results of many sends are
+recorded in one statement. Rows are read by `sql_stub_rows`.
 """
 
 import json
@@ -19,11 +19,9 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Engine,
-    Row,
     Table,
     and_,
     bindparam,
@@ -42,332 +40,26 @@ from sqlalchemy import (
 from reliable_mq.database.row_values import StubStatus as Status
 from reliable_mq.database.sql_arrays import rows_of_arrays
 from reliable_mq.database.sql_faults import FaultLog, fault_line, is_row_refused
-from reliable_mq.database.sql_prepared import PreparedStatement
+from reliable_mq.database.sql_prepared import PreparedStatement, WithCommit
+from reliable_mq.database.sql_stub_table import UNCONFIRMED
 from reliable_mq.database.sql_types import (
-    EARLIEST,
-    LATEST,
     MYSQL,
-    Unreadable,
     for_one_statement,
     is_among,
     utc_datetime,
 )
-from reliable_mq.error_texts import words_of
 from reliable_mq.outbox.correlation import column_of
 from reliable_mq.outbox.relay import SendOutcome
-from reliable_mq.outbox.stub import Stub, StubEvent, groups_of, groups_text, next_status
+from reliable_mq.outbox.stub import Stub, StubEvent, groups_text, next_status
 
-log = logging.getLogger(__name__)
-
-# Literals: a database uses a partial index only if the statement's text has its condition.
-UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
-_properties = msgspec.json.Decoder(dict[str, str])
-_RENEWED_MAX = 1000
-_AS_THEY_ARE = (
-    *("seq", "message_id", "topic", "tag", "message_key", "ordering_key"),
-    *("content_type", "count"),
-)
-_READ = (
-    *_AS_THEY_ARE,
-    *("content", "properties", "required_groups", "given_up_by", "create_date", "deliver_time"),
-    *("broker_name", "queue_id", "offset"),
-)
-
-NewRow = dict[str, Any]
-
-_OF_ALL = ("status", "count", "resend_time", "create_date", "update_date", "owner", "lease_until")
-"""Columns with the same value for all stubs of one call."""
-_OF_EACH = (
-    *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
-    *("properties", "required_groups", "deliver_time", "correlation_id"),
-)
-_USUAL: Mapping[str, tuple[Any, str]] = {
-    "tag": ("", "''"),
-    "ordering_key": ("", "''"),
-    "properties": ("{}", "'{}'"),
-    "correlation_id": (None, "NULL"),
-    "deliver_time": (None, "NULL"),
-    "status": (Status.UNCONFIRMED.value, str(Status.UNCONFIRMED.value)),
-    "count": (0, "0"),
-}
-"""What most new stubs have in these columns, and its literal: each parameter takes time."""
-_OF_USUAL = {name: value for name, (value, _) in _USUAL.items()}.items()
-_USUALLY_SAME = {"lease_until": "resend_time", "update_date": "create_date"}
-"""Columns of a new stub with an owner, and the column that has the same time."""
 Given = Callable[[str], ColumnElement[Any]]
 """The name of a value -> the expression that reads it in a statement."""
 Step = Callable[[Connection], Any]
 """Executes one statement."""
-
 _OF_EACH_SEND = {"id": "message_id", "new_count": "count", "next_time": "resend_time"}
 _OF_SENT = {"new_broker": "broker_name", "new_queue": "queue_id", "new_offset": "offset"}
 _OF_FAILED = {"new_note": "note"}
 """The values of each recorded send, and the column that has the same type."""
-ROWS_MAX = 1_000
-CONTENT_SIZE_MAX = 8 * 1024 * 1024
-"""The most rows, and bytes of their content, in one statement. A larger stub goes alone."""
-_MYSQL_CONTENT_SIZE_MAX = 2 * 1024 * 1024
-"""MySQL refuses a statement that is larger than its `max_allowed_packet` (16 MiB in MariaDB).
-Escaping may turn one byte of content into two."""
-
-
-class SqlStubs:
-    """The message stub table of one database. Statements are built once and compiled once."""
-
-    def __init__(self, engine: Engine, table: Table) -> None:
-        self.engine = engine
-        self._short = for_one_statement(engine)
-        self._faults = FaultLog(log, "relay")
-        self.table = table
-        stub = table.c
-        self._inserts = StubInserts(table, engine.dialect.name)
-        earlier = table.alias("earlier").c
-        #: An earlier stub of the same key has not reached the broker. Stubs in the same batch of
-        #: the same owner do not count (parameters `ids` and `me`).
-        self.blocked = self._has(earlier, earlier.broker_name.is_(None))
-        #: An earlier stub of the same key is unsettled and may be sent again. Stubs in the same
-        #: batch of the same owner do not count. A stub that waits for a person holds up no resend.
-        self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
-        ours_to_send = (
-            is_among(stub.message_id, "ids", engine.dialect.name),
-            stub.owner == bindparam("me"),
-            stub.status == UNCONFIRMED,
-            stub.broker_name.is_(None),
-            # a consumer may have received it from a send that could not be recorded
-            not_(stub.given_up),
-        )
-        self._sendable = PreparedStatement(
-            select(stub.message_id, self.blocked).where(*ours_to_send)
-        )
-        self._renew = (
-            update(table)
-            .where(*ours_to_send)
-            .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
-        )
-        self._records = SendRecords(table, engine.dialect.name)
-        # `missed`: otherwise any relay would take the stub, because it has no owner.
-        self._leave = (
-            update(table)
-            .where(stub.seq == bindparam("this"))
-            .values(owner=null(), lease_until=null(), missed=true(), resend_time=bindparam("due"))
-        )
-
-    def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-        """Return: an earlier unconfirmed stub of the key exists, outside of this owner's batch."""
-        stub = self.table.c
-        return and_(
-            stub.ordering_key != "",
-            exists().where(
-                earlier.topic == stub.topic,
-                earlier.ordering_key == stub.ordering_key,
-                earlier.ordering_key != literal_column("''"),  # the index has this condition
-                earlier.seq < stub.seq,
-                earlier.status == UNCONFIRMED,
-                condition,
-                not_(earlier.given_up),
-                not_(
-                    and_(
-                        earlier.owner.is_not(None),  # NULL would make the comparison unknown
-                        earlier.owner == bindparam("me"),
-                        is_among(earlier.message_id, "ids", self.engine.dialect.name),
-                    )
-                ),
-            ),
-        )
-
-    def insert(
-        self,
-        connection: Connection,
-        stubs: Sequence[Stub],
-        owner: str | None,
-        now: float,
-        lease: float,
-    ) -> list[Stub]:
-        """Insert stubs in the caller's transaction, under a lease of their relay.
-
-        Without an owner, every relay may claim them. After the lease the scheduler may, too.
-
-        Returns the stubs as they are in the table: with their `seq` and the time `now`.
-        """
-        at, until = utc_datetime(now), utc_datetime(now + lease)
-        of_all = {
-            "resend_time": until,
-            "create_date": at,
-            "update_date": at,
-            "owner": owner,
-            "lease_until": None if owner is None else until,
-        }
-        numbers = self._inserts.insert(connection, list(map(_own_columns, stubs)), of_all)
-        written = []
-        for stub, seq in zip(stubs, numbers, strict=True):
-            written.append(msgspec.structs.replace(stub, seq=seq, create_time=now))
-        return written
-
-    def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
-        """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
-
-        Args:
-            connection: in the transaction that inserted them.
-            dues: row number -> when the scheduler sends the stub, in seconds since the epoch.
-        """
-        rows = [{"this": seq, "due": utc_datetime(due)} for seq, due in dues.items()]
-        connection.execute(self._leave, rows)
-
-    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
-        """Return the committed, unsent ids of `owner`; True: an earlier stub must go first.
-
-        This read upholds P1 in the relay: it sends only what is committed in the table.
-        """
-        with self._short.connect() as connection:
-            rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
-            return dict(map(tuple, rows))
-
-    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
-        """Extend the lease to `until` for unsent stubs that `owner` still owns; see `sendable`."""
-        ids = list(message_ids)
-        with self._short.begin() as connection:
-            for start in range(0, len(ids), _RENEWED_MAX):
-                some = ids[start : start + _RENEWED_MAX]
-                values = {"ids": some, "me": owner, "until": utc_datetime(until)}
-                connection.execute(self._renew, values)
-
-    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down the results of the sends, for stubs that `owner` still owns."""
-        steps = self._records.steps(outcomes, owner, now)
-        with self._short.begin() as connection:
-            for step in steps:
-                step(connection)
-
-    def record_late(
-        self, outcomes: Sequence[SendOutcome], owner: str, now: float
-    ) -> Collection[str]:
-        """Do the same for successful sends; return the ids of rows that others lock.
-
-        A consumer that rejects one message of a batch holds its stub until the end of the batch,
-        and may want other stubs next. A relay that waited for it could wait for handlers, or meet
-        it in a deadlock. A result that the table refuses is told in the log, and is left out.
-        """
-        try:
-            return self._record_free(outcomes, owner, now)
-        except Exception as error:
-            if not is_row_refused(error):
-                raise
-        left: set[str] = set()
-        for outcome in outcomes:
-            try:
-                left |= self._record_free([outcome], owner, now)
-            except Exception as error:
-                if not is_row_refused(error):
-                    raise
-                said = f"the table refuses where message {outcome.message_id} is stored"
-                self._faults.log_line("refused", f"{said}: {fault_line(error)}")
-        return left
-
-    def _record_free(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> set[str]:
-        with self._short.begin() as connection:
-            return self._records.record_free(connection, outcomes, owner, now)
-
-
-def _own_columns(stub: Stub) -> dict[str, Any]:
-    """Return the columns of a new row that come from its stub."""
-    return {
-        "message_id": stub.message_id,
-        "topic": stub.topic,
-        "tag": stub.tag,
-        "message_key": stub.message_key,
-        "ordering_key": stub.ordering_key,
-        "content": stub.content,
-        "content_type": stub.content_type,
-        "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
-        "required_groups": groups_text(stub.required_groups),
-        "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
-        "correlation_id": column_of(stub.properties) if stub.properties else None,
-    }
-
-
-class StubInserts:
-    """Inserts into one message stub table. Statements are built once."""
-
-    def __init__(self, table: Table, dialect: str) -> None:
-        stub = table.c
-        every: dict[str, Any] = {
-            name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)
-        }
-        self._one = PreparedStatement(insert(table).values(every).returning(stub.seq))
-        usual: dict[str, Any] = {name: literal_column(text) for name, (_, text) in _USUAL.items()}
-        same = {name: every[other] for name, other in _USUALLY_SAME.items()}
-        filled = insert(table).values(every | usual | same)
-        self._usual = PreparedStatement(filled.returning(stub.seq))
-        self._many = insert(table).returning(stub.message_id, stub.seq)
-        self._plain = insert(table)
-        self._numbers = select(stub.message_id, stub.seq).where(
-            is_among(stub.message_id, "ids", dialect)
-        )
-        is_mysql = dialect in MYSQL
-        self._size_max = _MYSQL_CONTENT_SIZE_MAX if is_mysql else CONTENT_SIZE_MAX
-        self._as_arrays = dialect == "postgresql"
-        if self._as_arrays:
-            self._many = _from_arrays(table)
-
-    def insert(self, connection: Connection, rows: Sequence[NewRow], of_all: NewRow) -> list[int]:
-        """Insert stubs in the caller's transaction; return their `seq`, in the order of `rows`.
-
-        Args:
-            connection: in the transaction.
-            rows: the values that differ between the stubs.
-            of_all: the values that are the same for all.
-        """
-        of_all = {"status": Status.UNCONFIRMED.value, "count": 0, **of_all}
-        if not connection.dialect.insert_returning:
-            return self._ask_for_numbers(connection, rows, of_all)
-        if len(rows) == 1:
-            row = rows[0] | of_all
-            is_usual = row.items() >= _OF_USUAL and row["owner"] is not None
-            return [(self._usual if is_usual else self._one).value(connection, row)]
-        numbers: dict[str, int] = {}
-        for part in parts_of(rows, self._size_max):
-            given: Any = [row | of_all for row in part]
-            if self._as_arrays:
-                given = {name: [row[name] for row in part] for name in _OF_EACH} | of_all
-            inserted = connection.execute(self._many, given)
-            numbers |= {row.message_id: row.seq for row in inserted}
-        return [numbers[row["message_id"]] for row in rows]
-
-    def _ask_for_numbers(
-        self, connection: Connection, rows: Sequence[NewRow], of_all: NewRow
-    ) -> list[int]:
-        if len(rows) == 1:
-            key = connection.execute(self._plain, rows[0] | of_all).inserted_primary_key
-            return [] if key is None else [key[0]]
-        numbers: dict[str, int] = {}
-        for part in parts_of(rows, self._size_max):
-            connection.execute(self._plain, [row | of_all for row in part])
-            found = connection.execute(self._numbers, {"ids": [row["message_id"] for row in part]})
-            numbers |= {row.message_id: row.seq for row in found}
-        return [numbers[row["message_id"]] for row in rows]
-
-
-def _from_arrays(table: Table) -> Any:
-    """Return PostgreSQL's insert of many rows. It numbers the rows in the order of the arrays."""
-    row = rows_of_arrays({name: table.c[name].type for name in _OF_EACH})
-    of_all = [bindparam(name, type_=table.c[name].type) for name in _OF_ALL]
-    chosen = select(*(row.c[name] for name in _OF_EACH), *of_all).order_by(row.c.place)
-    filled = insert(table).from_select([*_OF_EACH, *_OF_ALL], chosen)
-    return filled.returning(table.c.message_id, table.c.seq)
-
-
-def parts_of(rows: Sequence[NewRow], size_max: int = CONTENT_SIZE_MAX) -> Iterator[list[NewRow]]:
-    """Split rows into parts; each part fits one statement."""
-    part: list[NewRow] = []
-    size = 0
-    for row in rows:
-        if part and (len(part) == ROWS_MAX or size + len(row["content"]) > size_max):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += len(row["content"])
-    if part:
-        yield part
 
 
 class SendRecords:
@@ -564,54 +256,314 @@ def _message_id(outcome: SendOutcome) -> str:
     return outcome.message_id
 
 
-def stub_columns(table: Table) -> list[Column[Any]]:
-    """Return the columns that `stub_of` reads."""
-    return [table.c[name] for name in _READ]
+NewRow = dict[str, Any]
+_OF_ALL = ("status", "count", "resend_time", "create_date", "update_date", "owner", "lease_until")
+"""Columns with the same value for all stubs of one call."""
+_OF_EACH = (
+    *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
+    *("properties", "required_groups", "deliver_time", "correlation_id"),
+)
+_USUAL: Mapping[str, tuple[Any, str]] = {
+    "tag": ("", "''"),
+    "ordering_key": ("", "''"),
+    "properties": ("{}", "'{}'"),
+    "correlation_id": (None, "NULL"),
+    "deliver_time": (None, "NULL"),
+    "status": (Status.UNCONFIRMED.value, str(Status.UNCONFIRMED.value)),
+    "count": (0, "0"),
+}
+"""What most new stubs have in these columns, and its literal: each parameter takes time."""
+_NEW: NewRow = {"status": Status.UNCONFIRMED.value, "count": 0}
+_OF_USUAL = {name: value for name, (value, _) in _USUAL.items()}.items()
+_USUALLY_SAME = {"lease_until": "resend_time", "update_date": "create_date"}
+"""Columns of a new stub with an owner, and the column that has the same time."""
+ROWS_MAX = 1_000
+CONTENT_SIZE_MAX = 8 * 1024 * 1024
+"""The most rows, and bytes of their content, in one statement. A larger stub goes alone."""
+_MYSQL_CONTENT_SIZE_MAX = 2 * 1024 * 1024
+"""MySQL refuses a statement that is larger than its `max_allowed_packet` (16 MiB in MariaDB).
+Escaping may turn one byte of content into two."""
 
 
-def stub_of(row: Row[Any]) -> Stub:
-    """Return the stub in a row of `stub_columns`. An unreadable row gives a stub with a `flaw`.
+def columns_of_all(owner: str | None, now: float, lease: float) -> NewRow:
+    """Return the columns of new rows that are the same for all stubs of one call."""
+    at, until = utc_datetime(now), utc_datetime(now + lease)
+    return {
+        "resend_time": until,
+        "create_date": at,
+        "update_date": at,
+        "owner": owner,
+        "lease_until": None if owner is None else until,
+    }
 
-    A stub with a flaw keeps the columns that find its row and the rows behind it.
-    """
-    try:
-        return _read(row)
-    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
-        count = row._mapping["count"]  # `row.count` is a method of every tuple
-        return Stub(
-            seq=row.seq,
-            message_id=row.message_id,
-            topic=row.topic,
-            ordering_key=row.ordering_key,
-            content=b"",
-            count=count if isinstance(count, int) else 0,
-            required_groups=groups_of(row.required_groups)
-            if isinstance(row.required_groups, str)
-            else (),
-            flaw=f"the stub's row cannot be read: {words_of(error)}",
+
+def own_columns(stub: Stub) -> dict[str, Any]:
+    """Return the columns of a new row that come from its stub."""
+    return {
+        "message_id": stub.message_id,
+        "topic": stub.topic,
+        "tag": stub.tag,
+        "message_key": stub.message_key,
+        "ordering_key": stub.ordering_key,
+        "content": stub.content,
+        "content_type": stub.content_type,
+        "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
+        "required_groups": groups_text(stub.required_groups),
+        "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
+        "correlation_id": column_of(stub.properties) if stub.properties else None,
+    }
+
+
+class StubInserts:
+    """Inserts into one message stub table. Statements are built once."""
+
+    def __init__(self, table: Table, dialect: str) -> None:
+        stub = table.c
+        every: dict[str, Any] = {
+            name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)
+        }
+        self._one = PreparedStatement(insert(table).values(every).returning(stub.seq))
+        usual: dict[str, Any] = {name: literal_column(text) for name, (_, text) in _USUAL.items()}
+        same = {name: every[other] for name, other in _USUALLY_SAME.items()}
+        filled = insert(table).values(every | usual | same)
+        self._usual = PreparedStatement(filled.returning(stub.seq))
+        self._many = insert(table).returning(stub.message_id, stub.seq)
+        self._plain = insert(table)
+        self._numbers = select(stub.message_id, stub.seq).where(
+            is_among(stub.message_id, "ids", dialect)
+        )
+        is_mysql = dialect in MYSQL
+        self._size_max = _MYSQL_CONTENT_SIZE_MAX if is_mysql else CONTENT_SIZE_MAX
+        self._as_arrays = dialect == "postgresql"
+        if self._as_arrays:
+            self._many = _from_arrays(table)
+
+    def insert(self, connection: Connection, rows: Sequence[NewRow], of_all: NewRow) -> list[int]:
+        """Insert stubs in the caller's transaction; return their `seq`, in the order of `rows`.
+
+        Args:
+            connection: in the transaction.
+            rows: the values that differ between the stubs.
+            of_all: the values that are the same for all.
+        """
+        of_all = _NEW | of_all
+        if not connection.dialect.insert_returning:
+            return self._ask_for_numbers(connection, rows, of_all)
+        if len(rows) == 1:
+            row = rows[0] | of_all
+            return [self._of_one(row).value(connection, row)]
+        numbers: dict[str, int] = {}
+        for part in parts_of(rows, self._size_max):
+            given: Any = [row | of_all for row in part]
+            if self._as_arrays:
+                given = {name: [row[name] for row in part] for name in _OF_EACH} | of_all
+            inserted = connection.execute(self._many, given)
+            numbers |= {row.message_id: row.seq for row in inserted}
+        return [numbers[row["message_id"]] for row in rows]
+
+    def _of_one(self, row: NewRow) -> PreparedStatement:
+        is_usual = row.items() >= _OF_USUAL and row["owner"] is not None
+        return self._usual if is_usual else self._one
+
+    def with_commit(self, connection: Connection, row: NewRow) -> WithCommit | None:
+        """Return what inserts a row and commits; None: it has to be inserted before."""
+        row = _NEW | row
+        return self._of_one(row).with_commit(connection, row)
+
+    def _ask_for_numbers(
+        self, connection: Connection, rows: Sequence[NewRow], of_all: NewRow
+    ) -> list[int]:
+        if len(rows) == 1:
+            key = connection.execute(self._plain, rows[0] | of_all).inserted_primary_key
+            return [] if key is None else [key[0]]
+        numbers: dict[str, int] = {}
+        for part in parts_of(rows, self._size_max):
+            connection.execute(self._plain, [row | of_all for row in part])
+            found = connection.execute(self._numbers, {"ids": [row["message_id"] for row in part]})
+            numbers |= {row.message_id: row.seq for row in found}
+        return [numbers[row["message_id"]] for row in rows]
+
+
+def _from_arrays(table: Table) -> Any:
+    """Return PostgreSQL's insert of many rows. It numbers the rows in the order of the arrays."""
+    row = rows_of_arrays({name: table.c[name].type for name in _OF_EACH})
+    of_all = [bindparam(name, type_=table.c[name].type) for name in _OF_ALL]
+    chosen = select(*(row.c[name] for name in _OF_EACH), *of_all).order_by(row.c.place)
+    filled = insert(table).from_select([*_OF_EACH, *_OF_ALL], chosen)
+    return filled.returning(table.c.message_id, table.c.seq)
+
+
+def parts_of(rows: Sequence[NewRow], size_max: int = CONTENT_SIZE_MAX) -> Iterator[list[NewRow]]:
+    """Split rows into parts; each part fits one statement."""
+    part: list[NewRow] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) == ROWS_MAX or size + len(row["content"]) > size_max):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row["content"])
+    if part:
+        yield part
+
+
+log = logging.getLogger(__name__)
+
+_RENEWED_MAX = 1000
+
+
+class SqlStubs:
+    """The message stub table of one database. Statements are built once and compiled once."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self.engine = engine
+        self._short = for_one_statement(engine)
+        self._faults = FaultLog(log, "relay")
+        self.table = table
+        stub = table.c
+        self._inserts = StubInserts(table, engine.dialect.name)
+        earlier = table.alias("earlier").c
+        #: An earlier stub of the same key has not reached the broker. Stubs in the same batch of
+        #: the same owner do not count (parameters `ids` and `me`).
+        self.blocked = self._has(earlier, earlier.broker_name.is_(None))
+        #: An earlier stub of the same key is unsettled and may be sent again. Stubs in the same
+        #: batch of the same owner do not count. A stub that waits for a person holds up no resend.
+        self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
+        ours_to_send = (
+            is_among(stub.message_id, "ids", engine.dialect.name),
+            stub.owner == bindparam("me"),
+            stub.status == UNCONFIRMED,
+            stub.broker_name.is_(None),
+            # a consumer may have received it from a send that could not be recorded
+            not_(stub.given_up),
+        )
+        self._sendable = PreparedStatement(
+            select(stub.message_id, self.blocked).where(*ours_to_send)
+        )
+        self._renew = (
+            update(table)
+            .where(*ours_to_send)
+            .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
+        )
+        self._records = SendRecords(table, engine.dialect.name)
+        # `missed`: otherwise any relay would take the stub, because it has no owner.
+        self._leave = (
+            update(table)
+            .where(stub.seq == bindparam("this"))
+            .values(owner=null(), lease_until=null(), missed=true(), resend_time=bindparam("due"))
         )
 
+    def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Return: an earlier unconfirmed stub of the key exists, outside of this owner's batch."""
+        stub = self.table.c
+        return and_(
+            stub.ordering_key != "",
+            exists().where(
+                earlier.topic == stub.topic,
+                earlier.ordering_key == stub.ordering_key,
+                earlier.ordering_key != literal_column("''"),  # the index has this condition
+                earlier.seq < stub.seq,
+                earlier.status == UNCONFIRMED,
+                condition,
+                not_(earlier.given_up),
+                not_(
+                    and_(
+                        earlier.owner.is_not(None),  # NULL would make the comparison unknown
+                        earlier.owner == bindparam("me"),
+                        is_among(earlier.message_id, "ids", self.engine.dialect.name),
+                    )
+                ),
+            ),
+        )
 
-def _read(whole: Row[Any]) -> Stub:
-    """Return the stub in a row. Raises when a value is not legal for its column."""
-    row = whole._mapping
-    if odd := [name for name in _READ if isinstance(row[name], Unreadable)]:
-        raise ValueError(f"the column {odd[0]} holds text that is not UTF-8")
-    for name in ("create_date", "deliver_time"):
-        if row[name] in (EARLIEST, LATEST):
-            raise ValueError(f"the column {name} holds no valid time")
-    try:
-        properties = _properties.decode(row["properties"])
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"the column properties: {words_of(error)}") from error
-    place = {name: row[name] for name in ("broker_name", "queue_id", "offset")}
-    values = {name: row[name] for name in _AS_THEY_ARE} | {
-        "content": memoryview(row["content"]).tobytes(),  # bytes() would also accept a number
-        "properties": properties,
-        "required_groups": groups_of(row["required_groups"]),
-        "given_up_by": groups_of(row["given_up_by"]),
-        "create_time": row["create_date"].timestamp(),
-        "deliver_time": row["deliver_time"] and row["deliver_time"].timestamp(),
-        "position": None if row["broker_name"] is None else place,
-    }
-    return msgspec.convert(values, Stub)
+    def insert(
+        self,
+        connection: Connection,
+        stubs: Sequence[Stub],
+        owner: str | None,
+        now: float,
+        lease: float,
+    ) -> list[Stub]:
+        """Insert stubs in the caller's transaction, under a lease of their relay.
+
+        Without an owner, every relay may claim them. After the lease the scheduler may, too.
+
+        Returns the stubs as they are in the table: with their `seq` and the time `now`.
+        """
+        of_all = columns_of_all(owner, now, lease)
+        numbers = self._inserts.insert(connection, list(map(own_columns, stubs)), of_all)
+        written = []
+        for stub, seq in zip(stubs, numbers, strict=True):
+            written.append(msgspec.structs.replace(stub, seq=seq, create_time=now))
+        return written
+
+    def insert_with_commit(
+        self, connection: Connection, stub: Stub, owner: str | None, now: float, lease: float
+    ) -> WithCommit | None:
+        """Return what inserts a stub and commits, see `insert`; None: it is inserted before."""
+        row = own_columns(stub) | columns_of_all(owner, now, lease)
+        return self._inserts.with_commit(connection, row)
+
+    def leave_until(self, connection: Connection, dues: Mapping[int, float]) -> None:
+        """Leave newly inserted stubs to the scheduler: no relay owns or sends them.
+
+        Args:
+            connection: in the transaction that inserted them.
+            dues: row number -> when the scheduler sends the stub, in seconds since the epoch.
+        """
+        rows = [{"this": seq, "due": utc_datetime(due)} for seq, due in dues.items()]
+        connection.execute(self._leave, rows)
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        """Return the committed, unsent ids of `owner`; True: an earlier stub must go first.
+
+        This read upholds P1 in the relay: it sends only what is committed in the table.
+        """
+        with self._short.connect() as connection:
+            rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
+            return dict(map(tuple, rows))
+
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        """Extend the lease to `until` for unsent stubs that `owner` still owns; see `sendable`."""
+        ids = list(message_ids)
+        with self._short.begin() as connection:
+            for start in range(0, len(ids), _RENEWED_MAX):
+                some = ids[start : start + _RENEWED_MAX]
+                values = {"ids": some, "me": owner, "until": utc_datetime(until)}
+                connection.execute(self._renew, values)
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        """Write down the results of the sends, for stubs that `owner` still owns."""
+        steps = self._records.steps(outcomes, owner, now)
+        with self._short.begin() as connection:
+            for step in steps:
+                step(connection)
+
+    def record_late(
+        self, outcomes: Sequence[SendOutcome], owner: str, now: float
+    ) -> Collection[str]:
+        """Do the same for successful sends; return the ids of rows that others lock.
+
+        A consumer that rejects one message of a batch holds its stub until the end of the batch,
+        and may want other stubs next. A relay that waited for it could wait for handlers, or meet
+        it in a deadlock. A result that the table refuses is told in the log, and is left out.
+        """
+        try:
+            return self._record_free(outcomes, owner, now)
+        except Exception as error:
+            if not is_row_refused(error):
+                raise
+        left: set[str] = set()
+        for outcome in outcomes:
+            try:
+                left |= self._record_free([outcome], owner, now)
+            except Exception as error:
+                if not is_row_refused(error):
+                    raise
+                said = f"the table refuses where message {outcome.message_id} is stored"
+                self._faults.log_line("refused", f"{said}: {fault_line(error)}")
+        return left
+
+    def _record_free(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> set[str]:
+        with self._short.begin() as connection:
+            return self._records.record_free(connection, outcomes, owner, now)

@@ -17,7 +17,8 @@ from sqlalchemy import Connection, Table, bindparam, func, select, update
 
 from reliable_mq.database.sql_stub_table import unowned_rows
 from reliable_mq.database.sql_types import ANY_TEXT, is_among, utc_datetime
-from reliable_mq.outbox.sql_stubs import SqlStubs, stub_columns, stub_of
+from reliable_mq.outbox.sql_stub_rows import stub_columns, stub_of
+from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 
 

@@ -35,9 +35,10 @@ from reliable_mq.confirm.sql_confirmation import SqlConfirmation
 from reliable_mq.database.row_values import LogState
 from reliable_mq.database.sql_agenda import agenda_of
 from reliable_mq.database.sql_mysql_agenda import mysql_agenda_of
-from reliable_mq.database.sql_stub_table import waiting_kinds
+from reliable_mq.database.sql_stub_table import UNCONFIRMED, waiting_kinds
 from reliable_mq.database.sql_types import ANY_TEXT, MYSQL, is_among, utc_datetime
-from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_columns, stub_of
+from reliable_mq.outbox.sql_stub_rows import stub_columns, stub_of
+from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind, DueTopic, HeldStub
 from reliable_mq.resend.sql_opening import is_free, latest_wait

@@ -12,7 +12,8 @@ from reliable_mq.database.sql_database import Database
 from reliable_mq.idempotency.sql_calls import SqlCalls
 from reliable_mq.idempotency.sql_consume_log import LogEntry, LogLookup, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
-from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
+from reliable_mq.outbox.sql_stub_rows import stub_of
+from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.due import ClaimedStubs, ClaimRequest, DueKind
 from reliable_mq.resend.sql_due import SqlDue

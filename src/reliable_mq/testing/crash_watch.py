@@ -33,7 +33,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.database import sql_handler_session
+from reliable_mq.database import sql_chained_commits
 from reliable_mq.runtime.link import Link
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command
@@ -48,6 +48,7 @@ _CARRIERS = tuple(
     f"{_PACKAGE}{name}"
     for name in (
         *("testing.", "database.sql_handler_session", "database.sql_database"),
+        *("database.sql_chained_commits", "database.sql_libpq"),
         *("database.sql_transactions", "database.sql_caller_connections"),
         *("database.thread_world", "database.asyncio_world"),
     )
@@ -139,14 +140,14 @@ def _watch_statements(step: Step) -> None:
         step(f"{wanted_by()}: after COMMIT")
 
     DefaultDialect.do_commit = commit  # type: ignore[method-assign]
-    chain = sql_handler_session.commit_and_chain
+    chain = sql_chained_commits.commit_and_chain
 
     def commit_and_chain(connection: Any) -> None:
         step(f"{wanted_by()}: before COMMIT")
         chain(connection)
         step(f"{wanted_by()}: after COMMIT")
 
-    sql_handler_session.commit_and_chain = commit_and_chain
+    sql_chained_commits.commit_and_chain = commit_and_chain
 
 
 def _scripts() -> dict[bytes, str]:
