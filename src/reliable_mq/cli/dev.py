@@ -20,7 +20,8 @@ from sqlalchemy.exc import ArgumentError
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli.dev_changes import files_changed, next_of
 from reliable_mq.cli.dev_guard import DevGuard
-from reliable_mq.cli.dev_log import NAME_WIDTH, DevLog
+from reliable_mq.cli.dev_log import DevLog
+from reliable_mq.cli.dev_names import name_of
 from reliable_mq.cli.dev_options import GivenServers, servers_of
 from reliable_mq.cli.dev_probe import MARK, DevNeeds
 from reliable_mq.cli.dev_process import DevFailed, DevProcess
@@ -146,6 +147,8 @@ class DevRun:
         self._also = also
         self._stopped = stopped
         self._running: list[DevProcess] = []
+        self._failed: list[DevProcess] = []  # ended by themselves, and wait for a change
+        self._returns: dict[str, int] = {}  # of servers, when a process was last started, by name
         self._written: dict[str, str] = {}
         self._restarts = Restarts()
 
@@ -159,6 +162,7 @@ class DevRun:
         while not self._stopped.is_set() and self._log.has_reader:
             self._servers.check()
             self._report_ends()
+            self._start_failed()
             changed = next_of(changes, TICK_SECONDS)
             if not changed:
                 continue
@@ -178,8 +182,8 @@ class DevRun:
         steps: list[Sequence[str]] = [self._ours(_tables_command(), self._application, "--wait")]
         steps += self._before
         for words in steps:
-            step = self._process("tables" if words is steps[0] else "before", words)
-            code = step.wait(self._stopped)
+            name = "tables" if words is steps[0] else "before"
+            code = self._code_of_step(name, words)
             if self._stopped.is_set():
                 return
             if code:
@@ -187,6 +191,20 @@ class DevRun:
                 self._log.write_line("dev", line)
                 return
         self._start_workers(needs)
+
+    def _code_of_step(self, name: str, words: Sequence[str]) -> int:
+        """Run a step; return its exit code. One that fails as a server ended runs once more.
+
+        The servers are watched: the step may wait for one that has ended.
+        """
+        for _ in range(2):
+            before = self._servers.returns
+            code = self._process(name, words).wait(self._stopped, self._servers.check)
+            self._servers.check()
+            if not code or self._servers.returns == before or self._stopped.is_set():
+                break
+            self._log.write_line("dev", f"{name} failed while a server was away; once more")
+        return code
 
     def _start_workers(self, needs: DevNeeds) -> None:
         if needs.has_consumers:
@@ -197,7 +215,7 @@ class DevRun:
         if not needs.is_embedded:  # then the worker has the scheduler
             self._add("resend", self._ours("resend", self._application))
         for words in self._also:
-            self._add(Path(words[0]).name[:NAME_WIDTH], words)
+            self._add(name_of(words), words)
         self._log.write_line("dev", "started; Ctrl-C ends all processes")
 
     def _needs(self) -> DevNeeds | None:
@@ -205,7 +223,7 @@ class DevRun:
         words = [sys.executable, "-m", "reliable_mq.cli.dev_probe", self._application]
         environment = self._servers.probe_environment()
         probe = DevProcess("app", words, environment, self._log, self._guard, MARK)
-        if probe.wait(self._stopped) or not probe.marked_lines:
+        if probe.wait(self._stopped, self._servers.check) or not probe.marked_lines:
             return None
         return msgspec.json.decode(probe.marked_lines[-1], type=DevNeeds)
 
@@ -234,6 +252,7 @@ class DevRun:
             raise DevFailed(f"{shlex.join(words)} cannot be started: {error.strerror}") from error
 
     def _add(self, name: str, words: Sequence[str]) -> None:
+        self._returns[name] = self._servers.returns
         self._running.append(self._process(name, words))
 
     def _report_ends(self) -> None:
@@ -251,8 +270,23 @@ class DevRun:
                 self._log.write_line("dev", line)
                 self._add(each.name, each.words)
                 continue
+            if code:
+                self._failed.append(each)
             line = f"{each.name} has ended with code {code}; waiting for a change"
             self._log.write_line("dev", line)
+
+    def _start_failed(self) -> None:
+        """Start again what failed, and what may have failed only because a server was away."""
+        for each in [each for each in self._failed if self._has_returned_for(each)]:
+            self._failed.remove(each)
+            if self._restarts.allow(each.name, time.monotonic()):
+                line = f"a server is back; starting {each.name} again"
+                self._log.write_line("dev", line)
+                self._add(each.name, each.words)
+
+    def _has_returned_for(self, process: DevProcess) -> bool:
+        """Return whether a server was started again since this process was started."""
+        return self._servers.returns > self._returns[process.name]
 
     def stop(self) -> None:
         """Stop the processes, all at once; not the servers."""
@@ -261,6 +295,7 @@ class DevRun:
         for each in self._running:
             each.stop()
         self._running.clear()
+        self._failed.clear()
 
 
 def _shown(variable: str, url: str) -> str:

@@ -12,7 +12,7 @@ from reliable_mq.cli.saying import coloured, say_raw
 from reliable_mq.plain_text import printable
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
-NAME_WIDTH = 8
+NAME_WIDTH = 9
 
 
 class DevLog:

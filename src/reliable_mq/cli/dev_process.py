@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from signal import Signals
 
 from reliable_mq.cli.dev_guard import STOP_SECONDS_MAX, DevGuard
@@ -100,11 +100,19 @@ class DevProcess:
                 raise DevFailed(f"{self.name} did not start; its lines above say why")
         return self._first_line
 
-    def wait(self, stopped: threading.Event) -> int:
-        """Wait for its end, or stop it when `stopped` is set; return its exit code."""
-        while self.exit_code is None and not stopped.wait(0.05):
-            pass
-        self.stop()
+    def wait(self, stopped: threading.Event, meanwhile: Callable[[], None] | None = None) -> int:
+        """Wait for its end, or stop it when `stopped` is set; return its exit code.
+
+        Args:
+            stopped: ends the wait.
+            meanwhile: called again and again; what it raises stops the process. Default: nothing.
+        """
+        try:
+            while self.exit_code is None and not stopped.wait(0.05):
+                if meanwhile is not None:
+                    meanwhile()
+        finally:
+            self.stop()
         return self._child.wait()
 
     def begin_stop(self) -> None:

@@ -80,6 +80,8 @@ class DevServers:
         self._broker_ports = ("0", "0")  # its own, and that of its name server; 0: a free one
         self._restarts = Restarts()
         self._told: set[str] = set()  # servers that the application names itself
+        self.returns = 0
+        """How often a server has been started again."""
 
     def start_needed(self, needs: DevNeeds) -> None:
         """Start the servers that are needed and do not run yet.
@@ -170,6 +172,7 @@ class DevServers:
         self._log.write_line("dev", f"{name} {said}; starting it again at the same port")
         try:
             start()
+            self.returns += 1
         except (DevFailed, LocalServerFailed) as error:
             self._log.write_line("dev", str(error))
 

@@ -33,6 +33,8 @@ from reliable_mq.contrib.django.database import DjangoDatabase, handler_alias
 from reliable_mq.contrib.django.misplaced import (
     check_installed,
     check_not_broken,
+    check_transaction_left,
+    closed_in_handler,
     forbidden_in_handler,
     not_in_block,
     without_consumers,
@@ -218,7 +220,8 @@ class DjangoMQ(ReliableMQ):
 
             def register(function: F) -> F:
                 check_function(function, "a handler is")
-                handler = _within_django(function, partial(self._converted, name, alias))
+                converted = partial(self._converted, name, alias)
+                handler = _within_django(function, alias, converted)
                 super(DjangoMQ, self).consumer(topic, group=group, database=name, **options)(
                     handler
                 )
@@ -239,7 +242,8 @@ class DjangoMQ(ReliableMQ):
 
             def register(function: F) -> F:
                 check_function(function, "a periodic message is made by")
-                maker = _within_django(function, partial(self._converted, name, alias_of(name)))
+                converted = partial(self._converted, name, alias_of(name))
+                maker = _within_django(function, alias_of(name), converted)
                 super(DjangoMQ, self).periodic(*schedule, database=name, **options)(maker)
                 return function
 
@@ -274,7 +278,7 @@ def _refuse_in_tests() -> None:
 
 
 def _within_django(
-    function: Callable[..., Any], converted: Callable[[DjangoError], Exception]
+    function: Callable[..., Any], alias: str, converted: Callable[[DjangoError], Exception]
 ) -> Callable[..., Any]:
     called = async_to_sync(function) if inspect.iscoroutinefunction(function) else function
 
@@ -284,9 +288,9 @@ def _within_django(
             reset_queries()
         renew_idle()
         try:
-            return called(*given, **named)
+            answer = called(*given, **named)
         except (DjangoError, RuntimeError) as error:
-            if plain := forbidden_in_handler(error):
+            if plain := closed_in_handler(alias) or forbidden_in_handler(error):
                 raise plain from error
             if not isinstance(error, DjangoError):
                 raise
@@ -294,6 +298,8 @@ def _within_django(
             if other is error:
                 raise
             raise other from error
+        check_transaction_left(alias)
+        return answer
 
     return handler
 

@@ -15,7 +15,7 @@ from django.db.transaction import TransactionManagementError
 
 from reliable_mq.app.loading import own_place
 from reliable_mq.contrib.django.configuration import SETTING, aliases
-from reliable_mq.contrib.django.sql_dialects import is_in_own_block
+from reliable_mq.contrib.django.sql_dialects import is_closed_by_handler, is_in_own_block
 from reliable_mq.errors import ConfigurationError, UsageError
 
 _APP = "reliable_mq.contrib.django"
@@ -25,6 +25,13 @@ _CAUGHT = (
     "an error of the database was caught, and its transaction can only be rolled back: put the "
     "step that may fail into its own `with transaction.atomic():`, and catch it around that"
 )
+_CLOSED = (
+    "the handler has closed Django's connection, which has its transaction: leave "
+    "connection.close(), connections.close_all() and close_old_connections() out; the worker "
+    "renews connections by itself"
+)
+_IN_ERROR = 3
+"""The status of a transaction that PostgreSQL has aborted, of psycopg and psycopg2."""
 _FORBIDDEN = {
     "forbidden when an 'atomic' block is active": (
         "a handler runs in a transaction, which is committed when it returns: leave "
@@ -116,6 +123,28 @@ def forbidden_in_handler(error: Exception) -> UsageError | None:
             place = own_place(error)
             return UsageError(f"{place and f'{place}: '}{how}")
     return None
+
+
+def check_transaction_left(alias: str) -> None:
+    """Check that a handler, or an error in it, has left its transaction open and usable.
+
+    Args:
+        alias: the database of the handler's effect.
+
+    Raises:
+        UsageError: the handler closed the connection, or caught an error of the database.
+    """
+    wrapper = connections[alias]
+    if is_closed_by_handler(wrapper):
+        raise UsageError(_CLOSED)
+    status = getattr(getattr(wrapper.connection, "info", None), "transaction_status", None)
+    if wrapper.in_atomic_block and status == _IN_ERROR:
+        raise UsageError(_CAUGHT)
+
+
+def closed_in_handler(alias: str) -> UsageError | None:
+    """Return what to do about an error that follows from a close by the handler; None: another."""
+    return UsageError(_CLOSED) if is_closed_by_handler(connections[alias]) else None
 
 
 def without_consumers(name: str) -> str:

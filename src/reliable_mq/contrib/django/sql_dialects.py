@@ -33,9 +33,17 @@ from reliable_mq.database.sql_faults import is_transaction_lost
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.errors import ConfigurationError, UsageError
 
-__all__ = ["depth_of", "django_engine", "is_in_own_block", "renew_idle", "unwind"]
+__all__ = [
+    "depth_of",
+    "django_engine",
+    "is_closed_by_handler",
+    "is_in_own_block",
+    "renew_idle",
+    "unwind",
+]
 
 _BLOCKS = "_reliable_mq_blocks"  # of a connection of Django: our atomic blocks, the outer one first
+_FAULTY = "_reliable_mq_faulty"  # of a connection of Django: it failed before it was closed
 _DEPTH = "reliable_mq.depth"  # of a connection of SQLAlchemy: how many there were when it began
 
 
@@ -104,6 +112,7 @@ class DjangoTransactions:
         """Drop a connection that is lost, or whose transaction is. Django makes a new one."""
         wrapper: Any = connections[self.alias]
         if wrapper.connection is dbapi_connection:
+            _note_fault(wrapper)
             wrapper.close()
 
 
@@ -254,6 +263,7 @@ def _enter(alias: str) -> None:
         if is_changed:
             wrapper.transaction_mode = mode
     if not blocks:
+        wrapper.__dict__.pop(_FAULTY, None)
         around.enter_context(wrapper.execute_wrapper(_watched))
     blocks.append((block, around))
 
@@ -294,6 +304,18 @@ def _leave(alias: str, *, keeps: bool) -> None:
         )
 
 
+def _note_fault(wrapper: Any) -> None:
+    """Note that a connection has failed; not if it was closed before, which makes all else fail."""
+    if not wrapper.closed_in_transaction:
+        wrapper.__dict__[_FAULTY] = True
+
+
+def is_closed_by_handler(wrapper: Any) -> bool:
+    """Return whether the code in an atomic block closed its connection, which had not failed."""
+    is_closed = bool(wrapper.in_atomic_block and wrapper.closed_in_transaction)
+    return is_closed and _FAULTY not in wrapper.__dict__
+
+
 def depth_of(alias: str) -> int:
     """Return how many blocks were entered here on this thread and not left."""
     return len(connections[alias].__dict__.get(_BLOCKS, ()))
@@ -321,4 +343,6 @@ def _watched(
     except DjangoError as error:
         if is_transaction_lost(error.__cause__):  # or later statements would begin another one
             context["connection"].needs_rollback = True
+        if context["connection"].errors_occurred:
+            _note_fault(context["connection"])
         raise
