@@ -156,6 +156,12 @@ def __getattr__(name: str) -> Any:
         from reliable_mq.outcomes import old_word  # noqa: PLC0415 - imported when it is first used
 
         return old_word(__name__, name)
+    if name == "mq":
+        raise ImportError(
+            "reliable_mq has no mq: in a project of Django write `from reliable_mq.contrib.django "
+            'import mq`; elsewhere import the object that you made, mq = ReliableMQ("shop"), from '
+            "your own module"
+        )
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -16,7 +16,7 @@ _DJANGO_WORDS = (
     (r"call mq\.create_tables\(\) or run (?=reliable-mq)", "run "),
     (r"reliable-mq (?:migrate|create-tables)(?: --app MODULE:OBJECT)?", "python manage.py migrate"),
     (r"(?: --app)? MODULE:OBJECT", ""),
-    (r"reliable-mq (?=[a-z])", "python manage.py reliable_mq "),
+    (r"reliable-mq (?=[a-z]|--help)", "python manage.py reliable_mq "),
     (r"\b[a-z_]+ \(RELIABLE_MQ_([A-Z][A-Z_]*)\)", r'RELIABLE_MQ["\1"]'),
     (r"\bRELIABLE_MQ_([A-Z][A-Z_]*)\b", r'RELIABLE_MQ["\1"]'),
 )

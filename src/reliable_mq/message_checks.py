@@ -53,7 +53,9 @@ def check_topic(topic: str) -> None:
         MessageRefused: its name is not legal, or it is a system topic of the brokers.
     """
     if not isinstance(topic, str):
-        raise MessageRefused(f"topic {topic!r} is not a text")
+        raise MessageRefused(
+            f'topic {topic!r:.100} is not a text: the topic comes first, send("orders", {{…}})'
+        )
     _check_name(topic)
 
 
@@ -155,7 +157,8 @@ def _check_keys(keys: Sequence[str]) -> None:
         raise MessageRefused(f"keys is the text {keys!r:.100}: pass a tuple, ({keys!r:.100},)")
     if spaced := [key for key in keys if " " in key]:
         raise MessageRefused(
-            f"the message key {spaced[0]!r:.100} contains a space, which separates keys"
+            f"the message key {spaced[0]!r:.100} contains a space, which separates keys: "
+            f"replace it, such as {spaced[0].replace(' ', '-')!r:.100}"
         )
 
 

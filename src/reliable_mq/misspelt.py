@@ -40,6 +40,20 @@ _OTHER_WORDS = {
     "using": "database",  # Django's word
 }
 """Those for our parameters."""
+_WAIT_WORDS = ("countdown", "delay", "delay_seconds", "eta", "seconds", "timeout", "wait")
+"""The words for what `Retry` calls `after`."""
+_BY_ITSELF = {
+    **dict.fromkeys(
+        ("autoretry_for", "autoretry", "retry_for", "retry_on", "retry_backoff"),
+        ": a handler that raises is called again by itself, see max_attempts and retry_waits; "
+        "leave it out",
+    ),
+    **dict.fromkeys(
+        ("acks_late", "auto_ack", "no_ack"),
+        ": a message is acknowledged after the COMMIT of its handler; leave it out",
+    ),
+}
+"""What other libraries have to be asked for -> what is done here by itself."""
 _ALIAS_WORDS = ("database", "db", "alias")
 """The words for what Django calls `using`."""
 
@@ -51,6 +65,8 @@ _EXAMPLES = {name: f"@mq.{written}" for name, written in _DECORATORS.items()} | 
     "topic": 'mq.topic("orders", groups=["payments"])',
     "send": 'mq.send("orders", {"id": order.id}, key=order.id)',
     "send_many": 'mq.send_many("orders", payloads, key=lambda payload: payload["id"])',
+    "Reject": 'Reject("the card was refused")',
+    "Retry": "Retry(after=5)",
     "transaction": 'mq.transaction(database="billing")',
     "ReliableMQ": 'mq = ReliableMQ("shop", broker="127.0.0.1:9876", database="sqlite:///shop.db")',
 }
@@ -70,6 +86,10 @@ def meant(name: str, known: Iterable[str]) -> str:
     names = list(known)
     if _OTHER_WORDS.get(name) in names:
         return f"; did you mean {_OTHER_WORDS[name]}?"
+    if name in _WAIT_WORDS and "after" in names:
+        return "; did you mean after?"
+    if name in _BY_ITSELF and "max_attempts" in names:
+        return _BY_ITSELF[name]
     if name in _ALIAS_WORDS and "using" in names:
         return "; did you mean using?"
     close = get_close_matches(name, names, n=1)

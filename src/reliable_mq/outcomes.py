@@ -19,6 +19,7 @@ import msgspec
 from reliable_mq import old_names
 from reliable_mq.errors import UsageError, error_text
 from reliable_mq.limits import DELAY_LEVEL_SECONDS
+from reliable_mq.misspelt import explained
 
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
 """The longest wait of `Retry`: the longest delay level of brokers."""
@@ -80,6 +81,7 @@ class Retry(_Word):
     counts: bool = True
     __match_args__ = ("after", "reason")
 
+    @explained
     def __init__(
         self, after: float | timedelta | None = None, reason: str = "", *, counts: bool = True
     ) -> None:
@@ -139,6 +141,7 @@ class Reject(_Word):
 
     __match_args__ = ("reason",)
 
+    @explained
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason

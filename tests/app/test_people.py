@@ -123,7 +123,8 @@ def asked_again_in_vain(call: Call, message_id: str, group: str, place: tuple[st
     unknown = "F" * 65  # as foreign producers may have called it; longer than what tables hold
     code, out, err = call("dlq", "retry", message_id, unknown, "--by", "bob", *place)
     assert (code, out) == (1, "0 of 2 dead letter(s) retried\n")
-    assert err.splitlines() == [
+    hint = "; if it is a key: reliable-mq stub show "
+    assert [each.partition(hint)[0] for each in err.splitlines()] == [
         f"{unknown} is not retried: there is no such dead letter",
         f"{group} {message_id} is not retried: its group has consumed it since",
     ]
@@ -132,7 +133,7 @@ def asked_again_in_vain(call: Call, message_id: str, group: str, place: tuple[st
     code, out, _ = call("dlq", "retry", unknown, "--by", "bob", "--json")
     assert (code, json.loads(out)) == (1, {unknown: False})
     code, out, _ = call("stub", "retry", message_id, unknown, "--by", "bob", *place[:2])
-    assert (code, out.splitlines()) == (
+    assert (code, [each.partition(hint)[0] for each in out.splitlines()]) == (
         1,
         [f"{message_id} retry: it is CONFIRMED", f"{unknown} retry: there is no such stub"],
     )

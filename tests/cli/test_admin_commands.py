@@ -208,7 +208,10 @@ def test_a_dead_letter_that_is_not_there_fails_and_the_others_are_done(
 
     assert code == 1
     assert out == f"{group} {message_id} retried\n1 of 2 dead letter(s) retried\n"
-    assert err == f"{group} {unknown} is not retried: there is no such dead letter\n"
+    assert err == (
+        f"{group} {unknown} is not retried: there is no such dead letter; if it is a key: "
+        f"reliable-mq stub show {unknown} --app MODULE:OBJECT\n"
+    )
 
 
 def test_a_group_without_dead_letters_has_an_empty_list_of_them(at: Callable[..., str]) -> None:

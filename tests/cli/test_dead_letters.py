@@ -76,6 +76,20 @@ def give_up(broker: str, group: str) -> str:
         return client.send(letter).message_id
 
 
+def test_a_misspelt_group_is_named_with_the_one_that_was_meant(
+    groups: tuple[str, str, str], call: Call
+) -> None:
+    payments, _, _ = groups
+    misspelt = payments.replace("payments", "payment")
+    none = "0 of 0 dead letter(s) retried: none matches\n"
+    warned = (
+        f"warning: the application has no consumer group {misspelt}; did you mean {payments}?\n"
+    )
+
+    assert call("dlq", "retry", "--group", misspelt, "--yes") == (DONE, none, warned)
+    assert call("dlq", "retry", "--group", payments, "--yes") == (DONE, none, "")
+
+
 def test_an_application_sees_and_retries_its_own_dead_letters_only(
     broker: str, groups: tuple[str, str, str], call: Call
 ) -> None:

@@ -50,6 +50,21 @@ def guard() -> Iterator[DevGuard]:
         yield made
 
 
+def test_the_file_env_names_the_settings_of_django(
+    tmp_path: Path, guard: DevGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
+    log = DevLog()
+    servers = DevServers(tmp_path, {}, log, guard)
+
+    DevRun("shop:mq", servers, log, guard, 1, (), (), threading.Event())._write_environment()
+
+    assert (tmp_path / "env").read_text().splitlines() == [
+        "export RELIABLE_MQ_APP=shop:mq",
+        "export DJANGO_SETTINGS_MODULE=shop.settings",
+    ]
+
+
 def test_a_folder_has_one_dev_until_the_guard_of_the_last_one_has_ended(tmp_path: Path) -> None:
     def lock_twice() -> None:
         with (

@@ -139,7 +139,10 @@ def test_a_key_that_nobody_knows_is_one_line(call: Call) -> None:
     code, out, err = call("stub", "show", "4713")
 
     assert (code, out) == (BAD_USAGE, "")
-    assert err == "error: no ledger knows a message with the id or key 4713\n"
+    assert err == (
+        "error: no ledger knows a message with the id or key 4713; a message that was sent without "
+        "key= is found by its id only\n"
+    )
 
 
 def test_dlq_lists_dead_letters_by_key_and_names_the_command(call: Call) -> None:

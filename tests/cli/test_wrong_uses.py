@@ -116,7 +116,7 @@ TYPED: list[tuple[str, int, str]] = [
     ("stub void TABLES --note x --since 2026-11-29 --until 2026-11-28", BAD_USAGE, "the later one"),
     ("message list t NOWHERE --since -1h --until -2h", BAD_USAGE, "the first is the later one"),
     ("dev wrong_ok:mq --broker localhost", BAD_USAGE, "it has no port; write localhost:9876"),
-    ("stub show 4711 TABLES", BAD_USAGE, "no ledger knows a message with the id or key 4711"),
+    ("stub show 4711 TABLES", BAD_USAGE, "sent without key= is found by its id only"),
     ("stub retry TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter such as --escalated"),
     ("stub void X --escalated TABLES", BAD_USAGE, "give either MESSAGE_IDs or a filter"),
     ("pause TABLES --until 2h", BAD_USAGE, "no topic is named: give its name"),
@@ -360,12 +360,14 @@ def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
         run(("stub", verb, "nosuch", message_id, *TABLES))
 
     assert ended.value.code == FAILED
+    place = " ".join(TABLES)
     assert capfd.readouterr().out.splitlines() == [
-        f"nosuch {verb}: there is no such stub",
+        f"nosuch {verb}: there is no such stub; if it is a key: {SHOW} nosuch {place}",
         f"{message_id} {verb}: it is CONFIRMED",
     ]
 
 
+SHOW = "reliable-mq stub show"
 BLOCK, HANDLER = r"write `with mq.transaction\(\) as tx: tx.send\(", "write @mq.consumer.*handler"
 LEAD = {"send": BLOCK, "publish": BLOCK, "subscriber": HANDLER, "task": HANDLER}
 

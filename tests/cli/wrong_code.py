@@ -18,6 +18,7 @@ from reliable_mq import (
     ClientSettings,
     Credentials,
     Message,
+    Reject,
     ReliableMQ,
     Retry,
     Subscription,
@@ -331,6 +332,30 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "a prefix of tables with a dash": (
         lambda: shop(table_prefix="shop-"),
         "setting table_prefix: it must be a lower-case letter, then at most 31 of a-z 0-9 _",
+    ),
+    "Retry with Celery's word": (
+        lambda: Retry(**odd(countdown=5)),
+        "Retry() has no 'countdown'; did you mean after?",
+    ),
+    "Reject without a reason": (
+        lambda: Reject(**odd()),
+        'Reject(): reason is missing: write Reject("the card was refused")',
+    ),
+    "retries that are asked for": (
+        lambda: shop().consumer("orders", group="g", **odd(autoretry_for=(OSError,)))(handler),
+        "consumer() has no 'autoretry_for': a handler that raises is called again by itself, see",
+    ),
+    "a late acknowledgement": (
+        lambda: shop().consumer("orders", group="g", **odd(acks_late=True))(handler),
+        "has no 'acks_late': a message is acknowledged after the COMMIT of its handler",
+    ),
+    "a payload before its topic": (
+        lambda: sent({"id": 1}, "orders"),
+        'the topic comes first, send("orders", {…})',
+    ),
+    "a key with a space": (
+        lambda: sent("orders", {}, key="a b"),
+        "'a b' contains a space, which separates keys: replace it, such as 'a-b'",
     ),
     "Retry in the past": (lambda: Retry(after=-3), "it must be within 0..7200 s"),
     "no name server": (lambda: Client("nonsense"), "is no host:port: it has no port"),

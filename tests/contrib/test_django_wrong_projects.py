@@ -114,6 +114,10 @@ def test_a_project_needs_no_module_and_object(typed: Typed, words: tuple[str, ..
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
+        (("stub", "4711"), 2, "No such command '4711': did you mean 'stub show 4711'?"),
+        (("show", "4711"), 2, "No such command 'show': did you mean 'stub show'?"),
+        (("purge",), 2, "'stub void'? See python manage.py reliable_mq --help"),
+        (("inspect", "active"), 2, "No such command 'inspect': did you mean 'group members'?"),
         (("runworker",), 2, "No such command 'runworker': did you mean 'run'?"),
         (("run", "--concurrency", "4"), 2, "No such option: --concurrency: did you mean --proce"),
         (("stub", "list", "--using", "x"), 2, "No such option: --using: did you mean --database-"),
@@ -142,6 +146,46 @@ def test_consumers_in_another_module_are_named(folder: Path, typed: Typed) -> No
     assert code == 2
     assert run.startswith(f"error: application shop has no consumers: {says}")
     assert f"(reliable_mq.W006) {says}" in check
+
+
+OWN = """
+from reliable_mq import ReliableMQ
+mq = ReliableMQ("shop", broker="127.0.0.1:1")
+
+@mq.consumer("orders", group="payments")
+def pay(order: dict) -> None: ...
+"""
+
+
+def test_an_application_of_its_own_with_consumers_is_named(folder: Path, typed: Typed) -> None:
+    (folder / "orders" / "consumers.py").write_text(OWN)
+    says = (
+        "orders.consumers.mq is a ReliableMQ of its own, and python manage.py reliable_mq run does "
+        "not run its consumers: write `from reliable_mq.contrib.django import mq` there"
+    )
+
+    code, run = typed("manage.py", "reliable_mq", "run")
+    _, check = typed("manage.py", "check")
+
+    assert (code, run.count("\n")) == (2, 1)
+    assert run.startswith(f"error: application shop has no consumers: {says}")
+    assert f"(reliable_mq.W007) {says}" in check
+
+
+def test_consumers_that_start_with_django_are_warned_of(folder: Path, typed: Typed) -> None:
+    (folder / "orders" / "apps.py").write_text(
+        "from django.apps import AppConfig\n"
+        "class Orders(AppConfig):\n"
+        "    name = 'orders'\n"
+        "    def ready(self):\n"
+        "        from reliable_mq.contrib.django import mq\n"
+        "        mq.start()\n"
+    )
+
+    _, said = typed("manage.py", "check")
+
+    assert "mq.start() while Django starts, as in AppConfig.ready: each process of the" in said
+    assert "leave it out, and run python manage.py reliable_mq run" in said
 
 
 def test_a_project_without_consumers_is_told_where_they_are(folder: Path, typed: Typed) -> None:

@@ -236,6 +236,10 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda mq: sent(mq, "orders", {}, ordering_key=ORDER),
         "a key is a text or a number, not an Order; give its id",
     ),
+    "a payload before its topic": (
+        lambda mq: sent(mq, {"id": 1}, "orders"),
+        'the topic comes first, send("orders", {…})',
+    ),
     "a key that names a field": (
         lambda mq: sent_many(mq, [{"id": 1}, {"id": 2}], key="id"),
         "key='id' would be the key of every message: for the field of each one write key=lambda",
@@ -291,6 +295,10 @@ def catches_an_error_of_sql() -> None:
         cursor.execute("SELECT nothing FROM nowhere")
 
 
+def close() -> None:
+    connection.close()
+
+
 def closes_and_reads() -> None:
     connection.close()
     Payment.objects.count()
@@ -302,7 +310,7 @@ def closes_and_reads() -> None:
         (catches_and_returns, "put the step that may fail into its own `with transaction.atomic"),
         (catches_an_error_of_sql, "put the step that may fail into its own `with transaction.at"),
         (close_old_connections, r"leave .* close_old_connections\(\) out; the worker renews"),
-        (lambda: connection.close(), r"leave connection.close\(\), connections.close_all\(\) and"),
+        (close, r"leave connection.close\(\), connections.close_all\(\) and"),
         (closes_and_reads, r"leave connection.close\(\), connections.close_all\(\) and"),
     ],
 )
@@ -390,6 +398,11 @@ def test_an_error_of_the_database_shows_the_frames_of_the_application_and_one_ca
     assert "Order.objects.create(pk=order.pk" in traceback
     assert "UniqueViolation: duplicate key value" in traceback
     assert len(traceback.splitlines()) <= 6
+
+
+def test_the_import_of_mq_from_the_wrong_package_names_the_right_one() -> None:
+    with pytest.raises(ImportError, match=r"write `from reliable_mq.contrib.django import mq`"):
+        from reliable_mq import mq  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_a_number_where_the_payload_is_an_object_says_what_to_take(mq: DjangoMQ) -> None:

@@ -42,15 +42,18 @@ OTHERS_COMMANDS: Mapping[str, str] = {
     "deadletter": "dlq",
     "deadletters": "dlq",
     "health": "doctor",
+    "inspect": "group members",
     "lag": "group progress",
     "messages": "message",
     "new": "init",
     "outbox": "stub",
+    "purge": "stub void",
     "queues": "topic",
     "relay": "resend",
     "runworker": "run",
     "scheduler": "resend",
     "server": "broker",
+    "show": "stub show",
     "start": "dev",
     "status": "doctor",
     "upgrade": "migrate",
@@ -97,6 +100,8 @@ def unusable(error: Any) -> str:
         text = f"No such option: {name}" + (f". Did you mean {close}?" if close else "")
     if word := _known_elsewhere(text, context):
         text = f"No such command '{word}'. Did you mean '{OTHERS_COMMANDS[word]}'?"
+    if word := _shown_one(text, context):
+        text = f"No such command '{word}'. Did you mean '{context.info_name} show {word}'?"
     if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
         return text.replace(". Did you", ": did you") + where.replace("; see", " See")
     return text.removesuffix(".") + where
@@ -108,6 +113,14 @@ def _known_elsewhere(text: str, context: Any) -> str:
     at_root = context is not None and context.parent is None
     word = found[1].lower() if found and at_root else ""
     return word if word in OTHERS_COMMANDS else ""
+
+
+def _shown_one(text: str, context: Any) -> str:
+    """Return the word that names what to show, such as 4711 in `stub 4711`; "": there is none."""
+    found = re.fullmatch(r"No such command '([^']+)'\.?", text)
+    commands = getattr(getattr(context, "command", None), "commands", {})
+    is_group = context is not None and context.parent is not None
+    return found[1] if found and is_group and "show" in commands else ""
 
 
 def _others_option(typed: str, context: Any) -> str:

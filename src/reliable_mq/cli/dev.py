@@ -1,6 +1,7 @@
 """`reliable-mq dev`: all that an application needs on a developer's machine, in one terminal."""
 
 import fcntl
+import os
 import queue
 import shlex
 import sys
@@ -39,6 +40,7 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.redis_urls import hidden
 
 TICK_SECONDS = 0.3
+_DJANGO_SETTINGS = "DJANGO_SETTINGS_MODULE"
 # What somebody sends to a process. Of others it would die again at once, such as SIGSEGV.
 _DEATHS: Mapping[int, str] = {each: each.name for each in (SIGKILL, SIGTERM, SIGINT)}
 
@@ -229,6 +231,8 @@ class DevRun:
 
     def _write_environment(self) -> None:
         addresses = {**self._servers.addresses, "RELIABLE_MQ_APP": self._application}
+        if settings := os.environ.get(_DJANGO_SETTINGS):
+            addresses[_DJANGO_SETTINGS] = settings
         lines = [f"export {name}={shlex.quote(url)}\n" for name, url in addresses.items()]
         path = self._servers.folder / "env"
         path.touch(mode=0o600)  # a URL may have a password

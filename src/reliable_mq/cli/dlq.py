@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -20,8 +21,8 @@ from reliable_mq.cli.commands import VerbCommands
 from reliable_mq.cli.database_options import SensitiveOf, opened, sensitive_by_settings
 from reliable_mq.cli.found_messages import utc_now
 from reliable_mq.cli.printing import age_of, print_rows, text_of, window_of
-from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import BROKER_VARIABLE, takes_options_of
+from reliable_mq.cli.saying import say, say_json, say_trouble
+from reliable_mq.cli.shared_options import BROKER_VARIABLE, if_it_is_a_key, takes_options_of
 from reliable_mq.command_words import typed
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.dead_letter import (
@@ -195,6 +196,8 @@ def retry(
             refused = _refused(message_ids, wanted.group, dead_letters, also_settled=also_settled)
         else:
             dead_letters = _of_application(known.matching(wanted, everything=also_settled), own)
+            if not dead_letters:
+                _warn_of_group(wanted.group, groups)
         dead_letters = [
             each
             for each in dead_letters
@@ -211,6 +214,15 @@ def retry(
         if dead_letters and printing.agreed(f"retry {len(dead_letters)} dead letter(s)?", yes=yes):
             done = known.retry(dead_letters, actor=by or actor(), why=note)
     _print_outcome(done | refused, as_json=as_json)
+
+
+def _warn_of_group(group: str, groups: frozenset[str] | None) -> None:
+    """Warn of a group that is not one of the application, and has no dead letter."""
+    if not group or not groups or group in groups:
+        return
+    close = get_close_matches(group, groups, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    say_trouble("warning", f"the application has no consumer group {group}{hint}")
 
 
 def _of_application(
@@ -248,7 +260,8 @@ def _refused(
 
 def _print_refused(refused: Outcome) -> None:
     for (group, message_id), why in refused.items():
-        say(f"{group} {message_id} is not retried: {why}".lstrip(), err=True)
+        hint = f"; {if_it_is_a_key(message_id)}" if why == NO_DEAD_LETTER else ""
+        say(f"{group} {message_id} is not retried: {why}{hint}".lstrip(), err=True)
     if refused:
         raise typer.Exit(1)
 
@@ -322,5 +335,6 @@ def _print_outcome(done: Outcome, *, as_json: bool) -> None:
             if not why:
                 say(f"{group} {message_id} retried")
         retried = sum(not why for why in done.values())
-        say(f"{retried} of {len(done)} dead letter(s) retried")
+        none = "" if done else ": none matches"
+        say(f"{retried} of {len(done)} dead letter(s) retried{none}")
     _print_refused({each: why for each, why in done.items() if why})

@@ -1,6 +1,8 @@
 """`reliable-mq pause`: stops schedulers from sending a topic's stubs for a while."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
@@ -65,7 +67,10 @@ def command(
             mq.resending.pause(topic, until=_moment(until, lasting), note=note)
             _print_change(topic, "paused", True, as_json=as_json)
             if topic not in mq.topics and not _has_stubs(mq, topic):
-                say_trouble("warning", f"no stub and no consumer has topic {topic}")
+                say_trouble(
+                    "warning",
+                    f"no stub and no consumer has topic {topic}{_meant(topic, mq.topics)}",
+                )
     finally:
         mq.close()
 
@@ -132,3 +137,8 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
 
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _meant(topic: str, known: Iterable[str]) -> str:
+    close = get_close_matches(topic, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -6,6 +6,7 @@ argument takes it as its argument, too. The variable `RELIABLE_MQ_APP` names it 
 
 import inspect
 import os
+import re
 import shlex
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reliable_mq.command_words import with_place
+from reliable_mq.command_words import DJANGO_APPLICATION, with_place
 from reliable_mq.errors import UsageError
 
 APPLICATION_VARIABLE = "RELIABLE_MQ_APP"
@@ -50,9 +51,18 @@ def note_place(found_by: str | None = None) -> None:
 
 def pasteable(text: str) -> str:
     """Return a text whose commands find the application or the database of this command."""
+    if not _place and os.environ.get(APPLICATION_VARIABLE) == DJANGO_APPLICATION:
+        return re.sub("(?<=[Ss]ee )reliable-mq (?=.*--help)", "python manage.py reliable_mq ", text)
     if not _place or not ("reliable-mq " in text or "RELIABLE_MQ_" in text):
         return text
     return with_place(text, _place[0])
+
+
+def if_it_is_a_key(word: str) -> str:
+    """Return what to do if a word that should be a message id is a key of messages."""
+    return pasteable(
+        f"if it is a key: reliable-mq stub show {shlex.quote(word)} --app MODULE:OBJECT"
+    )
 
 
 def one_application(argument: str, option: str) -> str:

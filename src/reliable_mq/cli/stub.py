@@ -17,11 +17,12 @@ from reliable_mq.cli.filter_options import stub_filter
 from reliable_mq.cli.found_messages import utc_now
 from reliable_mq.cli.printing import age_of, print_rows
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.cli.shared_options import if_it_is_a_key, takes_options_of
 from reliable_mq.command_words import typed
 from reliable_mq.database.row_values import StubStatus
 from reliable_mq.errors import UsageError
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
+from reliable_mq.escalate.sql_settlement import NO_STUB
 from reliable_mq.escalate.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.escalate.stub_filter import StubFilter, without_masked
 from reliable_mq.outbox.stub import StubEvent, groups_of
@@ -259,7 +260,12 @@ class Terminal:
         else:
             reasons = operator_actions.reasons([each for each in done if not done[each]])
             for message_id, changed in done.items():
-                why = "" if changed else f": {reasons[message_id]}"
+                why = "" if changed else f": {_with_hint(reasons[message_id], message_id)}"
                 say(f"{message_id} {self._verb}{why}")
         if not all(done.values()):
             raise typer.Exit(1)
+
+
+def _with_hint(why: str, typed: str) -> str:
+    """Return why a stub was not changed; a person may have typed a key for an id."""
+    return f"{why}; {if_it_is_a_key(typed)}" if why == NO_STUB else why

@@ -37,6 +37,7 @@ from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.timeline import MessageHistory, TimelineEntry, timeline
 from reliable_mq.outbox.stub import groups_of
 
+_NO_KEY = "; a message that was sent without key= is found by its id only"
 MATCHES = ("message_id", "time", "age", "topic", "tag", "key", "groups", "state")
 
 OneDatabase = Annotated[
@@ -94,7 +95,7 @@ def show(
     if history.is_empty and not records:
         raise UsageError(
             f"no ledger knows a message with the id or key {message_id}"
-            f"{unasked and f' (the broker {_was(unasked)})'}"
+            f"{unasked and f' (the broker {_was(unasked)})'}{_NO_KEY}"
         )
     is_away = unasked.startswith(NOT_REACHED)
     pops, missing = (
@@ -131,7 +132,7 @@ def states_of(
         records, _ = records_of(each, history, found.broker, found.client, found.topics)
         states.append((each, history, standing(each, history, records, found_by)))
     if not states:
-        raise UsageError(f"no ledger knows a message with the id or key {text}")
+        raise UsageError(f"no ledger knows a message with the id or key {text}{_NO_KEY}")
     return states
 
 

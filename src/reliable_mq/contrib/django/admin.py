@@ -21,7 +21,7 @@ from reliable_mq.contrib.django.models import (
     EscalationRow,
     MessageStub,
 )
-from reliable_mq.database.row_values import LogState, is_skipped
+from reliable_mq.database.row_values import LogState, StubStatus, is_skipped
 from reliable_mq.escalate.sql_history import readable
 from reliable_mq.escalate.sql_operator_actions import OperatorActions
 from reliable_mq.escalate.stub_filter import status_text
@@ -107,9 +107,12 @@ def _why_left(ids: Sequence[str], alias: str) -> str:
     """Return, as text, why stubs were not retried or voided."""
     found = MessageStub.objects.using(alias).filter(message_id__in=ids)
     statuses = Counter(status_text(each) for each in found.values_list("status", flat=True))
-    reasons = [f"{count} is {status} already" for status, count in statuses.items()]
+    reasons = [
+        f"{count} {'is' if count == 1 else 'are'} {status} already"
+        for status, count in statuses.items()
+    ]
     if missing := len(ids) - sum(statuses.values()):
-        reasons.append(f"{missing} has no stub here: its sender wrote none, or it was removed")
+        reasons.append(f"{missing} without a stub here: its sender wrote none, or it was removed")
     return "; ".join(reasons)
 
 
@@ -117,11 +120,19 @@ def _why_left(ids: Sequence[str], alias: str) -> str:
 class MessageStubs(RowsOfMessages):
     """Message stubs."""
 
-    list_display = ("message_id", "topic", "message_key", "status", "count", "resend_time", "note")
+    list_display = (
+        *("message_id", "topic", "message_key", "status", "waits_for_person", "count"),
+        *("resend_time", "note"),
+    )
     list_filter = ("status", "given_up", "topic")
     search_fields = ("=message_id", "=message_key")
     ordering = ("-seq",)
     readonly_fields = ("payload", "timeline")
+
+    @admin.display(description="waits for a person", boolean=True, ordering="given_up")
+    def waits_for_person(self, row: MessageStub) -> bool:
+        """Return whether nothing more happens by itself."""
+        return bool(row.given_up) and row.status == StubStatus.UNCONFIRMED
 
     @admin.display(description="payload")
     def payload(self, row: MessageStub) -> str:

@@ -4,6 +4,7 @@ The application's one object is `reliable_mq.contrib.django.mq`. It is made when
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import RLock
@@ -37,6 +38,8 @@ from reliable_mq.contrib.django.misplaced import (
     closed_in_handler,
     forbidden_in_handler,
     not_in_block,
+    objects_of_their_own,
+    started_too_early,
     without_consumers,
 )
 from reliable_mq.contrib.django.sql_dialects import is_in_own_block, renew_idle
@@ -79,6 +82,9 @@ class DjangoMQ(ReliableMQ):
         """
         if not self.consumer_groups:
             raise UsageError(without_consumers(self.name))
+        for each in (started_too_early(), *objects_of_their_own()):
+            if each:
+                warnings.warn(each, UserWarning, stacklevel=2)
         super().start()
 
     def shown_name(self, database: str) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.contrib.django.configuration import aliases, name_of_alias
 from reliable_mq.contrib.django.database import DjangoDatabase
-from reliable_mq.contrib.django.misplaced import misnamed_consumers
+from reliable_mq.contrib.django.misplaced import misnamed_consumers, objects_of_their_own
 from reliable_mq.contrib.django.setting_checks import faults, unread_settings
 from reliable_mq.database.sql_schema import differences
 from reliable_mq.errors import ReliableMQError
@@ -33,6 +33,7 @@ def check_settings(app_configs: Any, **_more: Any) -> list[CheckMessage]:
         return [Error(each, id="reliable_mq.E001") for each in faults(error)]
     found += [Warning(each, id="reliable_mq.W005") for each in unread_settings()]
     found += [Warning(each, id="reliable_mq.W006") for each in misnamed_consumers()]
+    found += [Warning(each, id="reliable_mq.W007") for each in objects_of_their_own()]
     return found
 
 

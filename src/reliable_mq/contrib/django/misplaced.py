@@ -13,6 +13,7 @@ from django.db import connections
 from django.db.backends.base import base
 from django.db.transaction import TransactionManagementError
 
+from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import own_place
 from reliable_mq.contrib.django.configuration import SETTING, aliases
 from reliable_mq.contrib.django.sql_dialects import is_closed_by_handler, is_in_own_block
@@ -153,7 +154,7 @@ def without_consumers(name: str) -> str:
     Args:
         name: the name of the application.
     """
-    found = next(misnamed_consumers(), None)
+    found = next(misnamed_consumers(), None) or next(objects_of_their_own(), None)
     if found is None:
         return (
             f"application {name} has no consumers: write @mq.consumer(…) in a module consumers.py "
@@ -172,6 +173,32 @@ def misnamed_consumers() -> Iterator[str]:
                     f"{app.name}/{name}.py has consumers, and only consumers.py is imported: "
                     f"rename it, or import it in {app.name}/consumers.py"
                 )
+
+
+def objects_of_their_own() -> Iterator[str]:
+    """Yield a sentence about each application with consumers that a module made for itself."""
+    own = [app.name for app in apps.get_app_configs() if app.name != _APP]
+    for name, module in sorted(sys.modules.items()):
+        if not any(name == each or name.startswith(f"{each}.") for each in own):
+            continue
+        for variable, value in list(vars(module).items()):
+            if type(value) is ReliableMQ and value.consumer_groups:
+                yield (
+                    f"{name}.{variable} is a ReliableMQ of its own, and python manage.py "
+                    "reliable_mq run does not run its consumers: write `from "
+                    f"reliable_mq.contrib.django import mq` there, and leave ReliableMQ(…) out"
+                )
+
+
+def started_too_early() -> str:
+    """Return what to do about `mq.start()` while Django starts; "": Django has started."""
+    if apps.ready or not apps.models_ready:
+        return ""
+    return (
+        "mq.start() while Django starts, as in AppConfig.ready: each process of the project "
+        "consumes messages, also migrate and every web worker: leave it out, and run "
+        "python manage.py reliable_mq run"
+    )
 
 
 def _has_consumers(module: str, path: Path) -> bool:
