@@ -360,14 +360,13 @@ def test_a_stub_that_stays_says_whether_it_is_missing_or_settled(
         run(("stub", verb, "nosuch", message_id, *TABLES))
 
     assert ended.value.code == FAILED
-    place = " ".join(TABLES)
+    hint = f"if it is a key: reliable-mq stub show nosuch {' '.join(TABLES)}"
     assert capfd.readouterr().out.splitlines() == [
-        f"nosuch {verb}: there is no such stub; if it is a key: {SHOW} nosuch {place}",
+        f"nosuch {verb}: there is no such stub; {hint}",
         f"{message_id} {verb}: it is CONFIRMED",
     ]
 
 
-SHOW = "reliable-mq stub show"
 BLOCK, HANDLER = r"write `with mq.transaction\(\) as tx: tx.send\(", "write @mq.consumer.*handler"
 LEAD = {"send": BLOCK, "publish": BLOCK, "subscriber": HANDLER, "task": HANDLER}
 

@@ -1,15 +1,11 @@
 """Wrong uses of the Django package in code: each is one line that says what to do."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.db import (
     IntegrityError,
-    ProgrammingError,
-    close_old_connections,
-    connection,
     connections,
     transaction,
 )
@@ -284,73 +280,6 @@ def catches() -> None:
         Payment.objects.count()
 
 
-def catches_and_returns() -> None:
-    order = Order.objects.create(item="tea")
-    with suppress(IntegrityError):
-        Order.objects.create(pk=order.pk, item="again")
-
-
-def catches_an_error_of_sql() -> None:
-    with connection.cursor() as cursor, suppress(ProgrammingError):
-        cursor.execute("SELECT nothing FROM nowhere")
-
-
-def close() -> None:
-    connection.close()
-
-
-def closes_and_reads() -> None:
-    connection.close()
-    Payment.objects.count()
-
-
-@pytest.mark.parametrize(
-    ("act", "says"),
-    [
-        (catches_and_returns, "put the step that may fail into its own `with transaction.atomic"),
-        (catches_an_error_of_sql, "put the step that may fail into its own `with transaction.at"),
-        (close_old_connections, r"leave .* close_old_connections\(\) out; the worker renews"),
-        (close, r"leave connection.close\(\), connections.close_all\(\) and"),
-        (closes_and_reads, r"leave connection.close\(\), connections.close_all\(\) and"),
-    ],
-)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_handler_that_leaves_no_usable_transaction_is_told_what_to_do(
-    mq: DjangoMQ, act: Callable[[], None], says: str, batch: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is no outage of the database, which would cost no attempt."""
-
-    def pay(message: ReceivedMessage) -> None:
-        act()
-
-    outcomes = handled(mq, pay, *"ABC"[:batch], batch=batch, max_attempts=1)
-
-    assert consumed(mq) == []
-    for outcome in outcomes:
-        assert isinstance(outcome, Reject)
-        with pytest.raises(AssertionError, match=says):
-            raise AssertionError(outcome.reason)
-    assert "rmq_" not in caplog.text
-
-
-def test_a_connection_that_failed_before_a_handler_closed_it_is_an_outage(mq: DjangoMQ) -> None:
-    calls: list[int] = []
-
-    def pay(message: ReceivedMessage) -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            return
-        with connection.cursor() as cursor:
-            try:
-                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-            finally:
-                connection.close()
-
-    handled(mq, pay, A, max_attempts=1)
-
-    assert (len(calls), len(consumed(mq))) == (4, 1)
-
-
 @pytest.mark.parametrize(
     ("act", "says"),
     [
@@ -402,7 +331,7 @@ def test_an_error_of_the_database_shows_the_frames_of_the_application_and_one_ca
 
 def test_the_import_of_mq_from_the_wrong_package_names_the_right_one() -> None:
     with pytest.raises(ImportError, match=r"write `from reliable_mq.contrib.django import mq`"):
-        from reliable_mq import mq  # type: ignore[attr-defined]  # noqa: F401
+        from reliable_mq import mq  # noqa: F401
 
 
 def test_a_number_where_the_payload_is_an_object_says_what_to_take(mq: DjangoMQ) -> None:

@@ -100,7 +100,7 @@ def unusable(error: Any) -> str:
         text = f"No such option: {name}" + (f". Did you mean {close}?" if close else "")
     if word := _known_elsewhere(text, context):
         text = f"No such command '{word}'. Did you mean '{OTHERS_COMMANDS[word]}'?"
-    if word := _shown_one(text, context):
+    if context is not None and (word := _shown_one(text, context)):
         text = f"No such command '{word}'. Did you mean '{context.info_name} show {word}'?"
     if text.endswith("?"):  # "No such command 'stbu'. Did you mean 'stub'?"
         return text.replace(". Did you", ": did you") + where.replace("; see", " See")
@@ -118,8 +118,8 @@ def _known_elsewhere(text: str, context: Any) -> str:
 def _shown_one(text: str, context: Any) -> str:
     """Return the word that names what to show, such as 4711 in `stub 4711`; "": there is none."""
     found = re.fullmatch(r"No such command '([^']+)'\.?", text)
-    commands = getattr(getattr(context, "command", None), "commands", {})
-    is_group = context is not None and context.parent is not None
+    commands = getattr(context.command, "commands", {})
+    is_group = context.parent is not None
     return found[1] if found and is_group and "show" in commands else ""
 
 
