@@ -324,9 +324,9 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **{
         each: why
-        for file, function in (("command", "decode_command"), ("typed_command", "_decode_typed"))
+        for function in ("decode_command", "decode_typed")
         for each, why in _in(
-            f"wire/{file}.py",
+            "wire/command.py",
             function,
             "so short a header has no room for too many fields",
             (

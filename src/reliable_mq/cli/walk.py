@@ -29,7 +29,7 @@ WAIT_SECONDS_MAX = 60.0
 LANDMARKS = tuple(
     Landmark(station, f"reliable_mq.{function}")
     for station, function in (
-        ("1 outbox", "outbox.sql_transaction:SqlOutbox.write_stub"),
+        ("1 outbox", "outbox.sql_outbox:SqlOutbox.write_stub"),
         ("1 outbox", "outbox.relay:Relay.run_once"),
         ("2 client", "client.sending.producer:SendFlows.begin"),
         ("3 wire", "wire.command:encode_command"),
