@@ -209,7 +209,7 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **_in(
         "wire/record.py",
-        "_topic_length_at",
+        "topic_length_at",
         "any negative length is refused",
         (
             "return (length if length <= TOPIC_V1_LENGTH_MAX else -1, at + 1)",
