@@ -1,5 +1,7 @@
 """The age of the oldest message that a group has not consumed, as a master's metrics show it."""
 
+from unittest.mock import Mock
+
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
 from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, RETRY_V2, PopWorld
@@ -7,6 +9,8 @@ from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, RETRY_V2, PopWorld
 from reliable_mq.broker_core import consumer_ages
 from reliable_mq.broker_core.consumer_ages import ConsumerAges
 from reliable_mq.broker_core.names import TRANSACTION_GROUP
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.errors import StoreError
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 
@@ -182,6 +186,29 @@ def test_a_turn_ends_after_a_slow_read_and_the_next_one_goes_on() -> None:
         read(ages, world.now_ms)
         assert now[0] == pytest.approx(0.008 * turn), "one read in a turn"
     assert len(read(ages, world.now_ms)) == 5
+
+
+def test_a_file_that_cannot_be_read_takes_no_other_figure_and_is_tried_again() -> None:
+    """A process without a free descriptor cannot open it. All figures of a broker fail together."""
+    world = world_of(50, 40, 30, queues=2)
+    for group in ("early", GROUP):
+        for queue_id in range(2):
+            world.state.offsets.commit(group, TOPIC, queue_id, 0)
+    ages = ConsumerAges(world.state)
+    read(ages, world.now_ms)
+    world.state.offsets.commit(GROUP, TOPIC, 0, 1)
+    world.state.offsets.commit("late", TOPIC, 0, 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConsumeQueue, "unit", Mock(side_effect=StoreError("too many open files")))
+        meanwhile = read(ages, world.now_ms)
+
+    assert meanwhile == {("early", TOPIC): 50, (GROUP, TOPIC): 50, ("late", TOPIC): 0}
+    assert read(ages, world.now_ms) == {
+        ("early", TOPIC): 50,
+        (GROUP, TOPIC): 40,
+        ("late", TOPIC): 30,
+    }
 
 
 def test_only_so_many_pairs_of_group_and_topic_have_a_figure(

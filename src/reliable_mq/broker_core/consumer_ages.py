@@ -11,7 +11,7 @@ from itertools import islice
 from reliable_mq.broker_core.names import RETRY_PREFIX, is_system_group, pop_retry_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.errors import InvariantBroken, RecordError
+from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.telemetry.families import Sample
 from reliable_mq.wire.pop_handle import popped_topic
 from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, is_message, store_time_in
@@ -110,7 +110,11 @@ class ConsumerAges:
             return
         known = self._known.get((queue.topic, group), {}).get(queue.queue_id)
         if known is None or known[0] != offset:
-            known = offset, self._stored_ms(queue, offset)
+            try:
+                known = offset, self._stored_ms(queue, offset)
+            except (OSError, StoreError):  # the next round tries again; other metrics must not fail
+                if known is None:
+                    return
         found[queue.queue_id] = known
 
     def _wanted(self) -> Iterator[_Pair]:
@@ -156,7 +160,11 @@ class ConsumerAges:
         return offset if offset < queue.end else None
 
     def _stored_ms(self, queue: ConsumeQueue, offset: int) -> int:
-        """Return when a message was stored, in ms; 0: it cannot be read."""
+        """Return when a message was stored, in ms; 0: there is no sound message.
+
+        Raises:
+            OSError, StoreError: when a file cannot be read.
+        """
         self._reads += 1
         begin = queue.unit(offset).commit_log_offset
         head = self._state.store.log.read(begin, RECORD_HEAD_SIZE_MAX)
