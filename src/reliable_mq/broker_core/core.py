@@ -34,10 +34,7 @@ from reliable_mq.broker_core.requests.handlers import (
     not_supported,
     refuse_large,
 )
-from reliable_mq.broker_core.requests.known_sends import (
-    plain_form,
-    send_known,
-)
+from reliable_mq.broker_core.requests.known_sends import plain_form, send_known
 from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting

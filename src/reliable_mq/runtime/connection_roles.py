@@ -42,7 +42,7 @@ class ConnectionOwner(Protocol):
     def received_known(self, connection: PeerConnection, command: Command) -> bool | None:
         """Handle the one command of a read, which was recognised; see `FrameReader`.
 
-        It takes not long itself. Nothing else of the connection waits.
+        It does not take long itself. Nothing else of the connection waits.
 
         Returns:
             Whether it is left, because an earlier command takes long. See `received`.
