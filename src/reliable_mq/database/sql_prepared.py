@@ -32,12 +32,12 @@ from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_libpq import (
     COMMIT,
     DONE,
-    OPEN,
     execute_and_commit,
     execute_held_of,
     execute_prepared,
     free_libpq,
     insert_held,
+    may_take_commit,
 )
 from reliable_mq.database.sql_types import UtcDateTime
 
@@ -200,20 +200,27 @@ class WithCommit(NamedTuple):
     """One execution of a statement that psycopg has prepared, for a COMMIT to take along."""
 
     driver: Any
+    named: Named
     name: bytes
     texts: Sequence[bytes | None]
-    formats: Sequence[int]
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether psycopg still has the name. After its rollback, it has no names."""
+        return _name_of(self.driver, self.named) == self.name
 
     def change(self) -> int:
         """Execute the statement; return the rows that it changed. Raises psycopg's errors."""
-        return execute_prepared(*self).command_tuples or 0
+        done = execute_prepared(self.driver, self.name, self.texts, self.named.formats)
+        return done.command_tuples or 0
 
     def commit(self, end: bytes = COMMIT) -> int:
         """Execute the statement, and commit, in one round trip; return the rows that it changed.
 
         Raises psycopg's errors. `end`: the statement that commits.
         """
-        return execute_and_commit(*self, end=end)
+        given = self.driver, self.name, self.texts, self.named.formats
+        return execute_and_commit(*given, end=end)
 
 
 class PreparedStatement:
@@ -260,10 +267,10 @@ class PreparedStatement:
         driver: Any = connection.connection.driver_connection
         named = compiled.named
         texts = named.texts_for(driver, compiled.given(values))
-        if texts is None or driver.pgconn.transaction_status != OPEN:
+        if texts is None or not may_take_commit(driver):
             return None
         name = _name_of(driver, named)
-        return None if name is None else WithCommit(driver, name, texts, named.formats)
+        return None if name is None else WithCommit(driver, named, name, texts)
 
     def _compiled_for(self, dialect: Dialect) -> Compiled | None:
         if dialect.driver not in self._by_driver:

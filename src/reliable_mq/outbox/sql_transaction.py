@@ -69,17 +69,25 @@ class HeldStubs:
     Args:
         connection: where they will be written.
         relay: gets them after the COMMIT.
-        first: inserts the first one, and commits; None: it is written before the COMMIT.
+        first: inserts the first one, and commits.
         write: inserts several.
+        commits_first: use `first`; otherwise all are written before the COMMIT.
     """
 
     def __init__(
-        self, connection: Connection, relay: Handover, first: WithCommit | None, write: Write
+        self,
+        connection: Connection,
+        relay: Handover,
+        first: WithCommit,
+        write: Write,
+        *,
+        commits_first: bool,
     ) -> None:
         self._connection = connection
         self._relay = relay
         self._first = first
         self._write = write
+        self._commits_first = commits_first
         self._stubs: list[Stub] = []
         self._size = 0
         self._now = 0.0
@@ -101,17 +109,37 @@ class HeldStubs:
         return self._relay, self._stubs
 
     def insert(self) -> None:
-        """Insert the stubs."""
+        """Insert the stubs. Raises UsageError, see `_check_transaction`."""
+        self._check_transaction()
         written = self._write(self._connection, self._stubs, self._now)
         remember_pending(self._connection, self._relay, written)
 
     def commit(self, commit: Callable[[], None]) -> None:
-        """Insert the stubs and commit; `commit` sends a COMMIT alone."""
-        if len(self._stubs) == 1 and self._first is not None:
+        """Insert the stubs and commit; `commit` sends a COMMIT alone.
+
+        Raises UsageError, see `_check_transaction`.
+        """
+        self._check_transaction()
+        if self._commits_first and len(self._stubs) == 1:
             self._first.commit()
         else:
             self._write(self._connection, self._stubs, self._now)
             commit()
+
+    def _check_transaction(self) -> None:
+        """Check that nobody has rolled the transaction back below SQLAlchemy.
+
+        psycopg forgets all that it has prepared then. No statement of SQLAlchemy came in between,
+        which could do the same.
+
+        Raises:
+            UsageError: the stubs would be committed without the business that they tell of.
+        """
+        if not self._first.is_prepared:
+            raise UsageError(
+                "the driver's connection has rolled this transaction back: its messages are not "
+                "sent. Roll back by `raise`, or get the connection by tx.session.connection()"
+            )
 
 
 def begin_holding(session: Session) -> None:
@@ -120,6 +148,12 @@ def begin_holding(session: Session) -> None:
         return
     session.info[_HOLDS] = True
     session.connection = partial(_shown, session)  # type: ignore[method-assign]
+
+
+def end_holding(session: Session) -> None:
+    """Let no more stubs of a session wait. It loses its reference to itself, which frees it."""
+    if session.info.pop(_HOLDS, False):
+        vars(session).pop("connection", None)
 
 
 def may_hold(session: Session, stub: Stub) -> bool:
@@ -140,8 +174,7 @@ def connection_of(session: Session, table: Table) -> Connection:
 
 def _shown(session: Session, *given: Any, **named: Any) -> Connection:
     """Return the connection of a session to the application. From now on no stub waits."""
-    session.info.pop(_HOLDS, None)
-    vars(session).pop("connection", None)
+    end_holding(session)
     connection = session.connection(*given, **named)
     insert_held(connection)
     return connection
@@ -243,8 +276,11 @@ class SqlOutbox:
             return False
         held = held_on(connection)
         if held is None:
-            first = None if self._owner is None else execution  # the others are announced, too
-            held = HeldStubs(connection, self._relay, first, self.write_held)
+            is_announced = self._owner is None
+            held = HeldStubs(
+                *(connection, self._relay, execution, self.write_held),
+                commits_first=not is_announced,
+            )
             hold(connection, held)
         held.add(stub, now)
         count_written(source, 1)
@@ -294,6 +330,14 @@ class SqlOutbox:
         self.check_tables(error)
         if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
             raise ids_used(stubs) from error
+
+    def check_commit(self, error: DBAPIError) -> None:
+        """Raise what `check_tables` raises, if a COMMIT has failed at a stub that it took along.
+
+        Other errors at the end of a block are about statements and tables of the application.
+        """
+        if error.statement is None and self._stubs.table.name in str(error.orig):
+            self.check_tables(error)
 
     def check_tables(self, error: DBAPIError) -> None:
         """Raise a clearer error than `error` if our table is missing; note a missing right.
@@ -490,11 +534,13 @@ class TransactionScope:
         except BaseException as failed:
             source.rollback()
             if isinstance(failed, DBAPIError):
-                self._outbox.check_tables(failed)
+                self._outbox.check_commit(failed)
             raise
         finally:
             if self._given is None:
                 source.close()
+                if isinstance(source, Session):
+                    end_holding(source)
         if error is None and lost:
             raise taken_back(lost)
 
