@@ -37,6 +37,7 @@ class Follower(Unjudged):
         self._cuts = 0  # of the master's log that are known
         self._end_at_cut = 0  # where the slave's log ended then
         self.is_former = False  # it was a master: what it starts with may differ
+        self._begin = 0  # of the slave's log
         self._must_survive = 0
         self._promised = 0  # of the log was acknowledged, because the slave has it
         self.kept = 0  # up to which the slave has had the master's log, as its flush type promises
@@ -87,10 +88,14 @@ class Follower(Unjudged):
 
     def down(self, *, is_power_loss: bool) -> None:
         """Note that the slave is gone."""
+        if self._core is not None:
+            self._begin = self._core.state.store.log.start
         self._core = None
         self._pulls.clear()
         self._read.clear()
         self._must_survive = self._disk.log_synced if is_power_loss else self._disk.log_written
+        if self._must_survive == self._begin:  # nothing of this log was synced, not even its name
+            self._must_survive = 0
         if is_power_loss:
             self._disk.log_opened(self._must_survive)
             if not self._is_sync_flush:  # also if it dies again before it has opened
@@ -98,7 +103,8 @@ class Follower(Unjudged):
 
     def emptied(self) -> None:
         """Note that the slave was given an empty disk."""
-        self._same = self.kept = self._must_survive = self._promised = self._end_at_cut = 0
+        self._same = self.kept = self._begin = self._must_survive = 0
+        self._promised = self._end_at_cut = 0
         self._disk.log_opened(0)
 
     @property

@@ -73,7 +73,7 @@ TEXTS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "wanted"), TEXTS, ids=lambda each: str(each)[:30])
+@pytest.mark.parametrize(("call", "wanted"), TEXTS, ids=[wanted[:30] for _, wanted in TEXTS])
 def test_a_text_loses_the_value_and_nothing_else(call: Callable[[], Any], wanted: str) -> None:
     error = raised_by(call)
     assert text_of(error) == wanted
