@@ -17,11 +17,11 @@ from tests.outbox.test_held_stubs import ORDER, Held
 from reliable_mq.errors import UsageError
 
 
-class Base(DeclarativeBase):
+class Tables(DeclarativeBase):
     """The application's tables."""
 
 
-class Customer(Base):
+class Customer(Tables):
     """A row of a table that nobody has created."""
 
     __tablename__ = "customers"

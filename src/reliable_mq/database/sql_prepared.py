@@ -28,6 +28,7 @@ from weakref import WeakSet
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
+from reliable_mq.database.ended_transactions import RolledBackBelow
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_libpq import (
     COMMIT,
@@ -192,7 +193,6 @@ def compiled_for(statement: Executable, dialect: Dialect) -> Compiled | None:
 
 _on_driver: WeakSet[Dialect] = WeakSet()
 _raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
-
 _NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
 
 
@@ -204,10 +204,10 @@ class WithCommit(NamedTuple):
     name: bytes
     texts: Sequence[bytes | None]
 
-    @property
-    def is_prepared(self) -> bool:
-        """Whether psycopg still has the name. After its rollback, it has no names."""
-        return _name_of(self.driver, self.named) == self.name
+    def check(self) -> None:
+        """Raise RolledBackBelow if psycopg has lost the name, as it does at a rollback."""
+        if _name_of(self.driver, self.named) != self.name:
+            raise RolledBackBelow
 
     def change(self) -> int:
         """Execute the statement; return the rows that it changed. Raises psycopg's errors."""
@@ -215,12 +215,13 @@ class WithCommit(NamedTuple):
         return done.command_tuples or 0
 
     def commit(self, end: bytes = COMMIT) -> int:
-        """Execute the statement, and commit, in one round trip; return the rows that it changed.
+        """Execute it and `end`, a COMMIT, in one round trip; return the rows that it changed.
 
-        Raises psycopg's errors. `end`: the statement that commits.
+        Raises psycopg's errors, and what `check` raises.
         """
-        given = self.driver, self.name, self.texts, self.named.formats
-        return execute_and_commit(*given, end=end)
+        self.check()
+        formats = self.named.formats
+        return execute_and_commit(self.driver, self.name, self.texts, formats, end=end)
 
 
 class PreparedStatement:
@@ -255,9 +256,9 @@ class PreparedStatement:
         return self.execute(connection, values).scalar_one() if answer is None else answer.value
 
     def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> "WithCommit | None":
-        """Return the statement in a form that a COMMIT takes along; None: a cursor has to run it.
+        """Return the statement in a form that a COMMIT takes along.
 
-        A cursor runs it, too, as long as psycopg has not prepared it on this connection.
+        None: a cursor has to run it, such as while psycopg has not prepared it.
         """
         if not _may_run_below(connection):
             return None

@@ -109,37 +109,22 @@ class HeldStubs:
         return self._relay, self._stubs
 
     def insert(self) -> None:
-        """Insert the stubs. Raises UsageError, see `_check_transaction`."""
-        self._check_transaction()
+        """Insert the stubs. Raises RolledBackBelow."""
+        self._first.check()
         written = self._write(self._connection, self._stubs, self._now)
         remember_pending(self._connection, self._relay, written)
 
     def commit(self, commit: Callable[[], None]) -> None:
         """Insert the stubs and commit; `commit` sends a COMMIT alone.
 
-        Raises UsageError, see `_check_transaction`.
+        Raises RolledBackBelow.
         """
-        self._check_transaction()
         if self._commits_first and len(self._stubs) == 1:
             self._first.commit()
         else:
+            self._first.check()
             self._write(self._connection, self._stubs, self._now)
             commit()
-
-    def _check_transaction(self) -> None:
-        """Check that nobody has rolled the transaction back below SQLAlchemy.
-
-        psycopg forgets all that it has prepared then. No statement of SQLAlchemy came in between,
-        which could do the same.
-
-        Raises:
-            UsageError: the stubs would be committed without the business that they tell of.
-        """
-        if not self._first.is_prepared:
-            raise UsageError(
-                "the driver's connection has rolled this transaction back: its messages are not "
-                "sent. Roll back by `raise`, or get the connection by tx.session.connection()"
-            )
 
 
 def begin_holding(session: Session) -> None:
