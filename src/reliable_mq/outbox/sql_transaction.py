@@ -524,8 +524,8 @@ class TransactionScope:
         finally:
             if self._given is None:
                 source.close()
-                if isinstance(source, Session):
-                    end_holding(source)
+                source.info.pop(_HOLDS, None)
+                vars(source).pop("connection", None)  # see `end_holding`
         if error is None and lost:
             raise taken_back(lost)
 
