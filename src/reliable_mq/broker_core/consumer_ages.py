@@ -13,7 +13,8 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.telemetry.families import Sample
-from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, is_message, store_time_in
+from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, is_message
+from reliable_mq.wire.record_head import store_time_in
 
 PAIRS_MAX = 2_000
 """Pairs of group and topic that have a figure."""

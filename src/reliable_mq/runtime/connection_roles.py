@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.long_frame import AnyFrame
-from reliable_mq.wire.typed_command import decode_request
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.server_connection import TurnShares
