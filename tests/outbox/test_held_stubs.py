@@ -298,6 +298,7 @@ def test_a_connection_that_is_lost_while_the_commit_is_awaited_is_told(held: Hel
     others.dispose()
 
     assert told.value.connection_invalidated
+    assert "administrator command" in str(told.value)  # what the server said before it was gone
     assert (held.stubs(), held.orders()) == ([], 0)
 
 

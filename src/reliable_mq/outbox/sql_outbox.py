@@ -40,7 +40,7 @@ from reliable_mq.outbox.stub import Stub
 HELD_MAX = 256
 HELD_SIZE_MAX = 256 * 1024
 """The most stubs, and bytes of their content, that wait."""
-_HOLDS = "reliable_mq.holds_stubs"
+HOLDS = "reliable_mq.holds_stubs"
 
 Write = Callable[[Connection, list[Stub], float], list[Stub]]
 """Inserts stubs at a time; returns them as they are in the table."""
@@ -52,17 +52,25 @@ class HeldStubs:
     Args:
         connection: where they will be written.
         relay: gets them after the COMMIT.
-        first: inserts the first one, and commits; None: it is written before the COMMIT.
+        first: inserts the first one, and commits.
         write: inserts several.
+        commits_first: use `first`; otherwise all are written before the COMMIT.
     """
 
     def __init__(
-        self, connection: Connection, relay: Handover, first: WithCommit | None, write: Write
+        self,
+        connection: Connection,
+        relay: Handover,
+        first: WithCommit,
+        write: Write,
+        *,
+        commits_first: bool,
     ) -> None:
         self._connection = connection
         self._relay = relay
         self._first = first
         self._write = write
+        self._commits_first = commits_first
         self._stubs: list[Stub] = []
         self._size = 0
         self._now = 0.0
@@ -84,15 +92,20 @@ class HeldStubs:
         return self._relay, self._stubs
 
     def insert(self) -> None:
-        """Insert the stubs."""
+        """Insert the stubs. Raises RolledBackBelow."""
+        self._first.check()
         written = self._write(self._connection, self._stubs, self._now)
         remember_pending(self._connection, self._relay, written)
 
     def commit(self, commit: Callable[[], None]) -> None:
-        """Insert the stubs and commit; `commit` sends a COMMIT alone."""
-        if len(self._stubs) == 1 and self._first is not None:
+        """Insert the stubs and commit; `commit` sends a COMMIT alone.
+
+        Raises RolledBackBelow.
+        """
+        if self._commits_first and len(self._stubs) == 1:
             self._first.commit()
         else:
+            self._first.check()
             self._write(self._connection, self._stubs, self._now)
             commit()
 
@@ -101,14 +114,20 @@ def begin_holding(session: Session) -> None:
     """Let stubs of a new session wait, until somebody asks for its connection."""
     if session.dispatch.after_begin:  # listeners get the connection
         return
-    session.info[_HOLDS] = True
+    session.info[HOLDS] = True
     session.connection = partial(_shown, session)  # type: ignore[method-assign]
+
+
+def end_holding(session: Session) -> None:
+    """Let no more stubs of a session wait. It loses its reference to itself, which frees it."""
+    if session.info.pop(HOLDS, False):
+        vars(session).pop("connection", None)
 
 
 def may_hold(session: Session, stub: Stub) -> bool:
     """Return whether a stub may wait: it has no time, and no key whose order it would miss."""
     return (
-        _HOLDS in session.info
+        HOLDS in session.info
         and not stub.ordering_key
         and stub.deliver_time is None
         and not session.in_nested_transaction()
@@ -123,8 +142,7 @@ def connection_of(session: Session, table: Table) -> Connection:
 
 def _shown(session: Session, *given: Any, **named: Any) -> Connection:
     """Return the connection of a session to the application. From now on no stub waits."""
-    session.info.pop(_HOLDS, None)
-    vars(session).pop("connection", None)
+    end_holding(session)
     connection = session.connection(*given, **named)
     insert_held(connection)
     return connection
@@ -226,8 +244,11 @@ class SqlOutbox:
             return False
         held = held_on(connection)
         if held is None:
-            first = None if self._owner is None else execution  # the others are announced, too
-            held = HeldStubs(connection, self._relay, first, self.write_held)
+            is_announced = self._owner is None
+            held = HeldStubs(
+                *(connection, self._relay, execution, self.write_held),
+                commits_first=not is_announced,
+            )
             hold(connection, held)
         held.add(stub, now)
         count_written(source, 1)
@@ -249,7 +270,7 @@ class SqlOutbox:
     def _insert(
         self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float
     ) -> None:
-        if _HOLDS in source.info:
+        if HOLDS in source.info:
             insert_held(connection)  # the rows have the order of the sends
         self._before_insert(connection, stubs)
         try:
@@ -277,6 +298,14 @@ class SqlOutbox:
         self.check_tables(error)
         if isinstance(error, IntegrityError) and "message_id" in str(error.orig):
             raise ids_used(stubs) from error
+
+    def check_commit(self, error: DBAPIError) -> None:
+        """Raise what `check_tables` raises, if a COMMIT has failed at a stub that it took along.
+
+        Other errors at the end of a block are about statements and tables of the application.
+        """
+        if error.statement is None and self._stubs.table.name in str(error.orig):
+            self.check_tables(error)
 
     def check_tables(self, error: DBAPIError) -> None:
         """Raise a clearer error than `error` if our table is missing; note a missing right.

@@ -21,7 +21,7 @@ from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.outbox.async_transaction import AsyncTransaction
 from reliable_mq.outbox.calls_apart import innermost_call
 from reliable_mq.outbox.message_options import ManyOptions, StubOptions
-from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_outbox import HOLDS, SqlOutbox
 from reliable_mq.outbox.transaction_block import (
     Source,
     TransactionBlock,
@@ -182,11 +182,13 @@ class TransactionScope:
         except BaseException as failed:
             source.rollback()
             if isinstance(failed, DBAPIError):
-                self._outbox.check_tables(failed)
+                self._outbox.check_commit(failed)
             raise
         finally:
             if self._given is None:
                 source.close()
+                source.info.pop(HOLDS, None)
+                vars(source).pop("connection", None)  # see `end_holding`
         if error is None and lost:
             raise taken_back(lost)
 
