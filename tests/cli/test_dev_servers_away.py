@@ -37,7 +37,8 @@ def test_a_server_that_ends_while_a_step_runs_is_started_again(
         (valkey,) = servers._local
         first = valkey.pid
         assert first is not None
-        script = f"kill -9 {first}; until [ -e {tmp_path}/again ]; do sleep 0.05; done"
+        wait = f"for _ in $(seq 1000); do [ -e {tmp_path}/again ] && exit 0; sleep 0.05; done"
+        script = f"kill -9 {first}; {wait}; exit 1"
         guard_of = threading.Thread(target=_note_start, args=(valkey, first, tmp_path / "again"))
         guard_of.start()
 
