@@ -105,7 +105,10 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
         if self._unawaited:
             for each in list(self._unawaited):
                 each.close()
-            raise UsageError("tx.send(…) was not awaited in this block: write `await tx.send(…)`")
+            raise UsageError(
+                "tx.send(…) was not awaited in this block: write `await tx.send(…)`; in a def "
+                "endpoint take sync_transaction(mq)"
+            )
 
 
 class SendAwaitable(Coroutine[Any, Any, T]):
