@@ -166,3 +166,29 @@ def test_a_wrong_secret_is_one_line_of_the_group_with_its_variables(
     assert events(caplog) == ["heartbeat_refused", "consumer_obstacle"]
     assert len(told) == 2
     assert "RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY" in told[1]
+
+
+def test_a_server_that_has_answered_before_is_not_suspected_of_tls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        peer = Peer()
+        async with peer.listening() as address, AsyncClient(address) as client:
+            await client.topic_route("orders")
+            peer.silent.add(ROUTE)
+            peer.hang_up()
+            while True:  # the first calls may find the connection that has ended
+                asking = asyncio.create_task(client.topic_route("orders"))
+                await eventually(lambda: asking.done() or (len(peer.asked) > 1 and peer.asked[-1]))
+                if not asking.done():
+                    break
+                assert isinstance(asking.exception(), ConnectionLost)
+            peer.hang_up()
+            with pytest.raises(ConnectionLost, match="closed the connection"):
+                await asking
+
+    caplog.set_level(logging.INFO, "reliable_mq")
+    asyncio.run(scene())
+    assert events(caplog) == ["peer_lost"]
+    assert "closed the connection before it answered" in caplog.messages[0]
+    assert "TLS" not in caplog.messages[0]

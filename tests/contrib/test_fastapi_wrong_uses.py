@@ -1,6 +1,7 @@
 """FastAPI: what would go wrong silently is refused or warned of when the server starts."""
 
 import asyncio
+import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any
@@ -8,13 +9,14 @@ from typing import Annotated, Any
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header
 from fastapi.testclient import TestClient
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 from tests.contrib.kept_orders import INSERT, kept
 
 from reliable_mq import AsyncTransaction, ReliableMQ, Transaction
-from reliable_mq.contrib.fastapi import health_router, lifespan, sync_transaction, transaction
+from reliable_mq.contrib.fastapi import lifespan, sync_transaction, transaction
 from reliable_mq.errors import UsageError
+from reliable_mq.extras import ExtraMissing
 
 Key = Annotated[str, Header()]
 
@@ -77,7 +79,7 @@ def test_an_own_session_beside_a_transaction_of_another_one_warns(mq: ReliableMQ
     @app.post("/lost/{number}")
     async def lose(
         number: int,
-        db: own,  # type: ignore[valid-type]
+        db: own,
         tx: Annotated[AsyncTransaction, transaction(mq)],
     ) -> None:
         await tx.send("orders", {"id": number})
@@ -85,7 +87,7 @@ def test_an_own_session_beside_a_transaction_of_another_one_warns(mq: ReliableMQ
     @app.post("/kept/{number}")
     async def keep(
         number: int,
-        db: own,  # type: ignore[valid-type]
+        db: own,
         tx: Annotated[AsyncTransaction, transaction(mq, session=get_session)],
     ) -> None:
         await tx.send("orders", {"id": number})
@@ -100,10 +102,10 @@ def test_a_transaction_that_blocks_in_an_async_def_warns(mq: ReliableMQ) -> None
     kind = Annotated[Transaction, sync_transaction(mq)]
 
     @app.post("/blocks")
-    async def block(tx: kind) -> None: ...  # type: ignore[valid-type]
+    async def block(tx: kind) -> None: ...
 
     @app.post("/fine")
-    def work(tx: kind) -> None: ...  # type: ignore[valid-type]
+    def work(tx: kind) -> None: ...
 
     (text,) = started(app)
     assert text.startswith("POST /blocks: block is an async def with sync_transaction(mq)")
@@ -156,7 +158,7 @@ def test_a_def_endpoint_with_the_transaction_of_an_async_def_names_the_other_one
 
     @app.post("/orders")
     def place(tx: Annotated[AsyncTransaction, transaction(mq)]) -> None:
-        tx.send("orders", {})
+        _ = tx.send("orders", {})
 
     with (
         TestClient(app) as client,
@@ -227,7 +229,47 @@ def test_a_server_of_the_messaging_ends_at_its_start(mq: ReliableMQ) -> None:
         served({"type": "http"})
 
 
-def test_the_router_of_health_is_to_be_called() -> None:
-    given: Any = health_router
-    with pytest.raises(Exception, match=r"routes|APIRouter"):
-        FastAPI().include_router(given)
+def test_a_server_without_the_asynchronous_driver_does_not_start(
+    mq: ReliableMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiosqlite", None)
+    app = FastAPI(lifespan=lifespan(mq))
+
+    @app.get("/sync")
+    def show(tx: Annotated[Transaction, sync_transaction(mq)]) -> None: ...
+
+    assert started(app) == []
+
+    @app.post("/orders")
+    async def place(tx: Annotated[AsyncTransaction, transaction(mq)]) -> None: ...
+
+    with pytest.raises(ExtraMissing, match="aiosqlite is not installed"):
+        started(app)
+
+
+def test_the_maker_of_sessions_is_no_dependency(mq: ReliableMQ) -> None:
+    with pytest.raises(UsageError, match=r"`async with new_session\(\) as session: yield"):
+        transaction(mq, session=async_sessionmaker())
+    with pytest.raises(UsageError, match=r"`with new_session\(\) as session: yield"):
+        sync_transaction(mq, session=sessionmaker())
+
+
+def test_a_lifespan_that_is_a_generator_names_its_decorator(mq: ReliableMQ) -> None:
+    async def own(_app: Any) -> AsyncIterator[None]:
+        yield
+
+    given: Any = own
+    with pytest.raises(UsageError, match="write @asynccontextmanager"):
+        lifespan(mq, given)
+
+
+def test_a_task_that_sends_after_the_block_says_that_it_has_ended(mq: ReliableMQ) -> None:
+    async def send_in_a_task() -> None:
+        with pytest.raises(UsageError, match="was not awaited in this block"):
+            async with mq.transaction() as tx:
+                task = asyncio.create_task(tx.send("orders", {}))
+        with pytest.raises(UsageError, match="this transaction has ended"):
+            await task
+        await mq.databases.close_async()
+
+    asyncio.run(send_in_a_task())

@@ -33,7 +33,8 @@ def lifespan(
         consume: whether this process also runs the consumers. None: only if the broker is embedded
             in this process, because no other process could reach it then.
 
-    The lifespan raises `ConfigurationError` if a table is missing, or if a setting is wrong. It
+    The lifespan raises `ExtraMissing` if an endpoint needs an asynchronous driver that is not
+    installed. It raises `ConfigurationError` if a table is missing, or if a setting is wrong. It
     raises `UsageError` if a route runs a function without its `@mq.idempotent`, and, with
     `consume=True`, if the application has no consumers.
 
@@ -54,7 +55,8 @@ def lifespan(
     @asynccontextmanager
     async def whole(app: Any) -> AsyncIterator[Any]:
         try:
-            check_endpoints(app)
+            if check_endpoints(app):
+                _ = mq.database.async_engine  # connects to nothing; needs its driver
             await asyncio.to_thread(_open, mq, consume)
             if own is None:
                 yield None

@@ -32,8 +32,8 @@ kinds: "WeakKeyDictionary[Callable[..., Any], RequestKind]" = WeakKeyDictionary(
 """The functions of our dependencies."""
 
 
-def check_endpoints(app: Any) -> None:
-    """Check the endpoints of an application.
+def check_endpoints(app: Any) -> bool:
+    """Check the endpoints of an application; return whether one has an `AsyncTransaction` of ours.
 
     It warns of an endpoint that has a session of its own and a transaction of another one, and of
     an `async def` that has a `sync_transaction`.
@@ -41,6 +41,7 @@ def check_endpoints(app: Any) -> None:
     Raises:
         UsageError: a route runs a function without its `@mq.idempotent`.
     """
+    is_async = False
     for route in _routes_of(getattr(app, "routes", ())):
         endpoint = getattr(route, "endpoint", None)
         if not callable(endpoint):
@@ -53,8 +54,11 @@ def check_endpoints(app: Any) -> None:
                 f"{place}: {name} runs without its @mq.idempotent, and would run for each request: "
                 "write @app.post(…) above @mq.idempotent(…)"
             )
-        for text in _doubts(endpoint, getattr(route, "dependant", None)):
+        dependant = getattr(route, "dependant", None)
+        for text in _doubts(endpoint, dependant):
             warnings.warn(f"{place}: {name} {text}", stacklevel=2)
+        is_async |= any(kind.is_async and kind.is_ours for kind in _kinds_of(dependant))
+    return is_async
 
 
 def _routes_of(routes: Iterable[Any]) -> Iterator[Any]:
@@ -69,7 +73,7 @@ def _routes_of(routes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _doubts(endpoint: Callable[..., Any], dependant: Any) -> Iterator[str]:
-    found = [kinds[call] for call in _calls_of(dependant) if _is_known(call)]
+    found = _kinds_of(dependant)
     if inspect.iscoroutinefunction(endpoint) and any(not kind.is_async for kind in found):
         yield (
             "is an async def with sync_transaction(mq), so each statement stops all other requests:"
@@ -82,6 +86,10 @@ def _doubts(endpoint: Callable[..., Any], dependant: Any) -> Iterator[str]:
             "messages are two commits, and the first one is yours to make: write "
             f"transaction(mq, session={session})"
         )
+
+
+def _kinds_of(dependant: Any) -> list[RequestKind]:
+    return [kinds[call] for call in _calls_of(dependant) if _is_known(call)]
 
 
 def _is_known(call: Any) -> bool:

@@ -103,7 +103,7 @@ class TransactionBlock(Generic[S, C]):
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise _ended()
+            raise ended()
         self._check_call()
 
     def _check_call(self) -> None:
@@ -173,7 +173,8 @@ def _begun_already() -> UsageError:
     return UsageError("this transaction has begun already: write tx.send(…) without a `with tx:`")
 
 
-def _ended() -> UsageError:
+def ended() -> UsageError:
+    """Return the error of a send after the end of its block."""
     return UsageError(
         "this transaction has ended: send inside its `with` block; in a web application before the "
         "endpoint returns, or within `with mq.transaction()` in the background task or stream"
