@@ -25,7 +25,7 @@ from bench.reliable_mq_name_server import ReliableMQNameServer
 from bench.render import kill_pair_table
 from bench.replica_logs import Copied, compare, log_end
 from reliable_mq.client.consuming.offsets import offset_in
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import MessageQueue
 from reliable_mq.runtime.blocking_link import BlockingLink

@@ -13,7 +13,7 @@ from typing import TextIO
 from bench.positions import THREAD_STRIDE, Position, number_of, numbered_body
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.offsets import offset_in
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.client.flow import Flow, call, succeeded
 from reliable_mq.client.sending.asyncio_sending import engine_of
 from reliable_mq.client.settings import ClientSettings

@@ -25,7 +25,6 @@ ONE_THING = {
     "telemetry/metrics.py": "one table: every metric that there is",
     "consume/asyncio_delivery.py": "one way of a delivery, from the gate to its outcome",
     "database/sql_handler_session.py": "one promise: how the end of its transaction is found out",
-    "outbox/sql_transaction.py": "one block: how it begins and ends, and what it writes",
     "outbox/relay.py": "one relay: its lanes, a send of stubs, and what is recorded of it",
     "outbox/sql_stubs.py": "one table's statements: new stubs, what to send, what was sent",
 }

@@ -35,6 +35,7 @@ _FRAMES = (
     ("Input tag ", " found using "),
     ("input_value=", ", input_type="),
     ("with value `", "`"),
+    ("invalid input for query argument ", " ("),  # of asyncpg
 )
 # What stands behind a value that begins the text: of enums, lists, addresses, SQLAlchemy's enums.
 _BEHIND_FIRST = (
@@ -55,6 +56,7 @@ _BY_MYSQL = (
     (" near '", "' at line "),
 )
 _MORE_OF_POSTGRESQL = re.compile(r"\n(?:DETAIL|HINT|CONTEXT|LINE \d+):")
+_ASYNCPG_IN_SQLALCHEMY = "sqlalchemy.dialects.postgresql.asyncpg"
 _DATA_EXCEPTION = "22"  # SQLSTATE: "invalid input syntax for type integer: "…""
 
 
@@ -75,13 +77,20 @@ def text_of(error: BaseException) -> str:
     """
     if _chosen == "whole":
         return str(error)
+    if hides_words_of(error):
+        return ""
     if _chosen == "types":
-        return str(error) if type(error).__module__.partition(".")[0] == _OURS else ""
+        return str(error)
     for kind in type(error).__mro__:
         rule = _RULES.get(kind.__module__.partition(".")[0])
         if rule is not None:
             return rule(error)
     return _masked_key(error) if type(error) is KeyError else masked(str(error))
+
+
+def hides_words_of(error: BaseException) -> bool:
+    """Whether no word of an error may be written: "types" is chosen, and it is not one of ours."""
+    return _chosen == "types" and type(error).__module__.partition(".")[0] != _OURS
 
 
 def words_of(error: BaseException) -> str:
@@ -148,7 +157,8 @@ def _of_pydantic(error: Any) -> str:
 def _of_sqlalchemy(error: Any) -> str:
     cause = getattr(error, "orig", None)
     if not isinstance(cause, BaseException):
-        return masked(str(error))
+        is_drivers = type(error).__module__.startswith(_ASYNCPG_IN_SQLALCHEMY)
+        return _of_postgresql(error) if is_drivers else masked(str(error))
     kind = type(cause)
     said = f"({kind.__module__}.{kind.__qualname__}) {text_of(cause)}"
     return f"{said}\n[SQL: {error.statement}]" if getattr(error, "statement", None) else said
@@ -157,9 +167,12 @@ def _of_sqlalchemy(error: Any) -> str:
 def _of_postgresql(error: Any) -> str:
     """Return the first line of the server. The others quote keys and whole rows."""
     said = getattr(getattr(error, "diag", None), "message_primary", None)
-    if said is None:
-        return masked(_MORE_OF_POSTGRESQL.split(str(error), maxsplit=1)[0])
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    match error.args:
+        case (dict(fields),):  # of pg8000
+            said, state = str(fields.get("M", "")), str(fields.get("C", ""))
+    if said is None:
+        said = masked(_MORE_OF_POSTGRESQL.split(str(error), maxsplit=1)[0])
     if state.startswith(_DATA_EXCEPTION):
         said = _without(said, (('"', '"'),))
     return str(said)
@@ -191,9 +204,8 @@ def _of_django(error: BaseException) -> str:
 _RULES: dict[str, Callable[[Any], str]] = {
     "pydantic_core": _of_pydantic,
     "sqlalchemy": _of_sqlalchemy,
-    "psycopg": _of_postgresql,
-    "psycopg2": _of_postgresql,
-    **dict.fromkeys(("pymysql", "MySQLdb", "asyncmy", "aiomysql"), _of_mysql),
+    **dict.fromkeys(("psycopg", "psycopg2", "asyncpg", "pg8000"), _of_postgresql),
+    **dict.fromkeys(("pymysql", "MySQLdb", "asyncmy", "aiomysql", "mysql", "mariadb"), _of_mysql),
     "django": _of_django,
     "msgspec": _of_msgspec,
 }

@@ -18,7 +18,7 @@ from reliable_mq.telemetry import client_events
 log = logging.getLogger(__name__)
 
 FIELDS = ("traceparent", "tracestate", "baggage")
-"""The fields that are passed on if OpenTelemetry is not installed."""
+"""The fields of W3C. They are passed on if OpenTelemetry is not installed."""
 ROOM = 4_096
 """Characters. A message with longer properties is sent without a context."""
 _VALUE_LENGTH_MAX = 8_192
@@ -29,10 +29,16 @@ otel: Any = None
 """OpenTelemetry's API as `opentelemetry.trace`; None if it is not installed."""
 contexts: Any = None
 """The same as `opentelemetry.context`."""
+propagators: Any = None
+"""The same as `opentelemetry.propagate`."""
+reads_fields_only: Any = None
+"""OpenTelemetry's propagator at the start, if it is the usual one, which reads only `FIELDS`."""
 with suppress(ImportError):  # a namespace of many packages; the API may be missing
     from opentelemetry import context, propagate, trace
 
-    otel, contexts = trace, context
+    otel, contexts, propagators = trace, context, propagate
+    if propagate.get_global_textmap().fields == set(FIELDS):
+        reads_fields_only = propagate.get_global_textmap()
 
 
 def is_recorded(provider: Any = None) -> bool:

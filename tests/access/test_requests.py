@@ -18,10 +18,9 @@ from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.line_limit import LINES_A_MINUTE, TEXTS_MAX, LineLimit
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.command import decode_request, encode_command, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
 from reliable_mq.wire.request_signature import SIGNATURE, add_signature
-from reliable_mq.wire.typed_command import decode_request
 
 SEND = Ask.SEND_MESSAGE_V2
 

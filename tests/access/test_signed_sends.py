@@ -19,7 +19,7 @@ from reliable_mq.wire.request_signature import (
     add_signature,
     content_of_send,
 )
-from reliable_mq.wire.typed_command import SignedSend, decode_signed_request
+from reliable_mq.wire.signed_send import SignedSend, decode_signed_request
 
 SEND = Ask.SEND_MESSAGE_V2
 # As Apache's client 5.4 sends it.

@@ -9,8 +9,10 @@ import psycopg
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
+from tests.outbox.test_held_stubs import ORDER, Held
 
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Reject, Retry
@@ -101,3 +103,19 @@ def test_the_encoding_of_a_role_or_a_database_does_not_become_ours(
     statement = "SELECT reason FROM rmq_escalation"
     rows = [row for batch in read_postgres(make_url(url), statement, 1_000) for row in batch[0]]
     assert [str(row) for row in rows] == [reason(ledger)]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1"])
+def test_a_key_that_the_database_cannot_hold_is_refused_where_it_is_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for the COMMIT, though psycopg has prepared its statement."""
+    held = Held(url, monkeypatch)
+    with held.transaction() as tx:
+        tx.session.execute(ORDER, {"id": 1})
+        with pytest.raises(DBAPIError, match="LATIN1"):
+            tx.send("orders", {}, key="🎉")
+        tx.session.rollback()
+
+    assert held.stubs() == []
+    held.database.close()

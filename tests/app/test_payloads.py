@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from opentelemetry import baggage, context, propagate
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -109,6 +111,57 @@ def test_a_handler_runs_in_the_trace_context_of_its_message(
 
     trace_id = PARENT.split("-")[1]
     assert [each.split("-")[1] for each in seen] == [trace_id, trace_id]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_handler_of_a_message_without_a_trace_context_has_none_of_the_task_that_calls_it(
+    database_url: str, redis: str | None
+) -> None:
+    seen: list[object] = []
+
+    async def handler(session: AsyncSession, message: ReceivedMessage) -> None:
+        seen.append(dict(baggage.get_all()))
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            token = context.attach(baggage.set_baggage("tenant", "of the task"))
+            assert await life.handle(delivery(A)) == [CONSUMED]
+            assert await life.handle(delivery(B, properties={"baggage": "tenant=t1"})) == [CONSUMED]
+            context.detach(token)
+
+    asyncio.run(scenario())
+
+    assert seen == [{}, {"tenant": "t1"}]
+
+
+class Trails(TraceContextTextMapPropagator):
+    """A propagator that reads a property which it does not name as its field."""
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        return baggage.set_baggage("trail", carrier.get("trail"), context)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_an_application_s_own_propagator_reads_every_message(
+    database_url: str, redis: str | None
+) -> None:
+    seen: list[object] = []
+
+    async def handler(session: AsyncSession, message: ReceivedMessage) -> None:
+        seen.append(baggage.get_baggage("trail"))
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            assert await life.handle(delivery(A, properties={"trail": "t1"})) == [CONSUMED]
+
+    usual = propagate.get_global_textmap()
+    propagate.set_global_textmap(Trails())
+    try:
+        asyncio.run(scenario())
+    finally:
+        propagate.set_global_textmap(usual)
+
+    assert seen == ["t1"]
 
 
 def test_who_asks_for_no_payload_gets_messages_of_any_content_type(

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.consume.retry_decider import DOWN_TIMES_MAX, REFUSED_TIMES_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Reject, Retry

@@ -8,9 +8,8 @@ from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.wire import frame
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, encode_command
+from reliable_mq.wire.command import Command, decode_request, encode_command
 from reliable_mq.wire.frame import JSON, ROCKETMQ, FrameReader
-from reliable_mq.wire.typed_command import decode_request
 
 FRAME_MAX = 32 * 1024
 LONG = "\x01" * (FRAME_MAX // 6 - 100)  # JSON spells such a character with six

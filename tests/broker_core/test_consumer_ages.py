@@ -1,12 +1,16 @@
 """The age of the oldest message that a group has not consumed, as a master's metrics show it."""
 
+from unittest.mock import Mock
+
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld
-from tests.broker_core.pop_world import PopWorld
+from tests.broker_core.pop_world import INVISIBLE_MS, RETRY, RETRY_V2, PopWorld
 
 from reliable_mq.broker_core import consumer_ages
 from reliable_mq.broker_core.consumer_ages import ConsumerAges
 from reliable_mq.broker_core.names import TRANSACTION_GROUP
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.errors import StoreError
 from reliable_mq.testing.memory_disk import MemoryDisk
 
 
@@ -73,6 +77,60 @@ def test_what_is_popped_and_not_acknowledged_is_not_consumed() -> None:
     assert read(ages, world.now_ms)[GROUP, TOPIC] == 0
 
 
+@pytest.mark.parametrize("is_v2", [False, True])
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_what_came_back_is_not_consumed_also_before_it_is_popped_again(
+    is_connected: bool, is_v2: bool
+) -> None:
+    """Who pops a topic subscribes to no retry topic, and has no offset there at first."""
+    world = PopWorld(enableRetryTopicV2=str(is_v2).lower())
+    if is_connected:
+        world.subscribe(TOPIC)
+    world.send(b"m")
+    world.pass_time(100)
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS)
+    ages = ConsumerAges(world.state)
+    retry = RETRY_V2 if is_v2 else RETRY
+    before = read(ages, world.now_ms)
+
+    (again,) = world.pop()
+    popped = read(ages, world.now_ms)
+    world.ack(again)
+    world.pass_time(100)
+
+    assert before[GROUP, TOPIC] == 0
+    assert 0 < before[GROUP, retry] < 20
+    assert popped[GROUP, retry] == before[GROUP, retry]
+    assert read(ages, world.now_ms) == {(GROUP, TOPIC): 0, (GROUP, retry): 0}
+
+
+def test_the_retry_topic_of_another_group_is_not_taken_for_one_of_popped_messages() -> None:
+    """Group `payments_orders` has the retry topic that `payments` would have after a pop."""
+    world = world_of(50)
+    world.subscribe(TOPIC, group=f"{GROUP}_{TOPIC}")
+    assert RETRY in world.state.topics.by_name
+    world.send(b"failed", topic=RETRY)
+    world.state.offsets.commit(GROUP, TOPIC, 0, 1)
+
+    assert read(ConsumerAges(world.state), world.now_ms) == {(GROUP, TOPIC): 0}
+
+
+def test_a_topic_that_a_connected_group_does_not_subscribe_to_has_no_figure() -> None:
+    world = PopWorld()
+    world.send(b"m")
+    world.pass_time(100)
+    world.pop()
+    world.pass_time(2 * INVISIBLE_MS)
+    world.pop()
+    ages = ConsumerAges(world.state)
+    assert read(ages, world.now_ms).keys() == {(GROUP, TOPIC), (GROUP, RETRY)}
+
+    world.subscribe("another")
+
+    assert read(ages, world.now_ms) == {}
+
+
 def test_groups_of_the_broker_itself_have_no_figure_and_a_removed_group_loses_it() -> None:
     world = world_of(50)
     offsets = world.state.offsets
@@ -107,6 +165,50 @@ def test_a_turn_looks_at_few_queues_and_the_next_one_goes_on(
 
     assert seen[0] < 5
     assert seen[-1] == 5
+
+
+def test_a_turn_ends_after_a_slow_read_and_the_next_one_goes_on() -> None:
+    """The first queues that are read after a start may be on a slow disk."""
+    world = world_of(50)
+    for number in range(5):
+        world.state.offsets.commit(f"g{number}", TOPIC, 0, 0)
+    now = [0.0]
+    read_at = world.state.store.log.read
+
+    def slowly(offset: int, size: int) -> bytes:
+        now[0] += 0.008
+        return read_at(offset, size)
+
+    world.state.store.log.read = slowly  # type: ignore[method-assign]
+    ages = ConsumerAges(world.state, lambda: now[0])
+
+    for turn in range(1, 6):
+        read(ages, world.now_ms)
+        assert now[0] == pytest.approx(0.008 * turn), "one read in a turn"
+    assert len(read(ages, world.now_ms)) == 5
+
+
+def test_a_file_that_cannot_be_read_takes_no_other_figure_and_is_tried_again() -> None:
+    """A process without a free descriptor cannot open it. All figures of a broker fail together."""
+    world = world_of(50, 40, 30, queues=2)
+    for group in ("early", GROUP):
+        for queue_id in range(2):
+            world.state.offsets.commit(group, TOPIC, queue_id, 0)
+    ages = ConsumerAges(world.state)
+    read(ages, world.now_ms)
+    world.state.offsets.commit(GROUP, TOPIC, 0, 1)
+    world.state.offsets.commit("late", TOPIC, 0, 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConsumeQueue, "unit", Mock(side_effect=StoreError("too many open files")))
+        meanwhile = read(ages, world.now_ms)
+
+    assert meanwhile == {("early", TOPIC): 50, (GROUP, TOPIC): 50, ("late", TOPIC): 0}
+    assert read(ages, world.now_ms) == {
+        ("early", TOPIC): 50,
+        (GROUP, TOPIC): 40,
+        ("late", TOPIC): 30,
+    }
 
 
 def test_only_so_many_pairs_of_group_and_topic_have_a_figure(

@@ -19,10 +19,9 @@ from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.command import decode_request, encode_command, request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import iter_records
-from reliable_mq.wire.typed_command import decode_request
 
 QUEUE = {"topic": TOPIC, "queueId": 0}
 PER_FILE = 20_000 // 20  # units of a file of `BrokerWorld`

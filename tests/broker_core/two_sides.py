@@ -13,10 +13,9 @@ from reliable_mq.errors import FrameError
 from reliable_mq.wire import frame as frame_reading
 from reliable_mq.wire.batch_body import decode_alike
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.command import Command, decode_request, encode_command, request
 from reliable_mq.wire.frame import JSON, Frame, FrameReader
 from reliable_mq.wire.known_send import KnownSends
-from reliable_mq.wire.typed_command import decode_request
 
 QUEUES = 12
 NARROW, LONG = "narrow", "l" * 127

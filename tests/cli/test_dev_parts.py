@@ -194,6 +194,18 @@ def test_a_worker_that_is_killed_again_and_again_waits_for_a_change(
     assert "worker has ended 6 times within 60 s; waiting for a change" in told
 
 
+def test_errors_have_their_whole_texts_unless_the_developer_chose_otherwise(
+    tmp_path: Path, guard: DevGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "RELIABLE_MQ_ERROR_TEXTS"
+    monkeypatch.delenv(variable, raising=False)
+    servers = DevServers(tmp_path, {}, DevLog(), guard)
+    assert servers.environment()[variable] == "whole"
+
+    monkeypatch.setenv(variable, "types")
+    assert servers.environment()[variable] == "types"
+
+
 def test_dev_says_once_which_server_the_application_names(
     tmp_path: Path, guard: DevGuard, capsys: pytest.CaptureFixture[str]
 ) -> None:

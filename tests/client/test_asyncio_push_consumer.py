@@ -24,7 +24,7 @@ from tests.client.scripted_consumer import (
 from tests.waiting import eventually
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import reliable_mq
-from reliable_mq.client.consuming.received import unpack
+from reliable_mq.client.consuming.unpacking import unpack
 from reliable_mq.client.flow import Work
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX

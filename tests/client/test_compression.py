@@ -11,7 +11,7 @@ from tests.client.test_producer import BATCH, SEND, stores_the_batch, world_of
 from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.received import unpack
+from reliable_mq.client.consuming.unpacking import unpack
 from reliable_mq.client.flow import Flow, work
 from reliable_mq.client.sending.batching import plan_many
 from reliable_mq.client.sending.producer import SendFlows

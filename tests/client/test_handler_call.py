@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.client.script import World, group_of
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.asyncio_handler_call import HandlerCall
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.handler_call import HandlerCall
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.message import MessageQueue, ReceivedMessage
 

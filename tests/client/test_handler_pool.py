@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliable_mq.client.consuming.handler_pool import EAGER, SHORT_SECONDS, HandlerPool
+from reliable_mq.client.consuming.asyncio_handler_pool import EAGER, SHORT_SECONDS, HandlerPool
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConfigurationError
 

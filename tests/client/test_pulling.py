@@ -8,9 +8,9 @@ from tests.client.scripted_consumer import ext, found, record
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.pulling import pull_once, received
 from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.unpacking import unpacked
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, RecordError, RequestTimeout

@@ -8,11 +8,10 @@ import pytest
 from tests.client.script import World, group_of
 from tests.client.scripted_consumer import ScriptedClient, found, message, play, reading, record
 
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup, TopicRates
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.running_info import running_info
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.consuming.topic_rates import TopicRates
 from reliable_mq.client.flow import Instant
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.outcomes import CONSUMED, Outcome, Retry

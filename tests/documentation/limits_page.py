@@ -41,6 +41,19 @@ def page() -> str:
         ],
         ["a tag, a key, an ordering key", f"{TEXT_LENGTH_MAX} {characters}"],
         ["a key", "no space in it: a space separates the keys of a message"],
+        [
+            "NUL and other control characters in a tag, a key, an ordering key, a correlation id",
+            "refused",
+        ],
+        [
+            "NUL in a payload or in the value of a property",
+            "allowed, and the handler gets it. A text column of PostgreSQL of yours refuses it",
+        ],
+        [
+            "a `float` in JSON",
+            "64 bits, exactly as sent; NaN and infinity are refused. A `Decimal` is a text, whole",
+        ],
+        ["an `int` in JSON", "any size; other languages often read 53 bits only"],
         ["a message id that you choose", f"exactly 32 {characters} of a-z A-Z 0-9 _ -"],
         ["a time ahead that the broker keeps", f"{limits.TIMER_SECONDS_MAX // 86_400} days"],
         ["a time ahead that the database keeps", "a hundred years"],

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from tests.documentation.declared import as_sentence, code, table
 
-from reliable_mq.telemetry.metrics import METRICS, SOURCES
+from reliable_mq.telemetry.metrics import METRICS, SOURCES, Metric
 
 ROOT = Path(__file__).parents[2]
 HEAD = """# Metrics
@@ -59,13 +59,18 @@ def of_reconciliation() -> list[tuple[str, str]]:
     return [(each.name, each.help) for each in METRICS.values() if each.source == "reconcile"]
 
 
+def is_flag(metric: Metric) -> bool:
+    """Return whether a metric says yes (1) or no (0), by its text."""
+    return re.search(r"(^|: )(1: |whether )", metric.help) is not None
+
+
 def rows_of(source: str) -> list[list[str]]:
     """Return a row for each metric of a source, in the order of their declaration."""
     return [
         [
             code(each.name),
             each.kind,
-            each.unit or "things",
+            each.unit or ("0 or 1" if is_flag(each) else "things"),
             ", ".join(map(code, each.labels)) or "none",
             as_sentence(each.help)
             + (f" Earlier name of {code(each.alias_of)}." * bool(each.alias_of)),

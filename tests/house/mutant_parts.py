@@ -209,7 +209,7 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **_in(
         "wire/record.py",
-        "_topic_length_at",
+        "topic_length_at",
         "any negative length is refused",
         (
             "return (length if length <= TOPIC_V1_LENGTH_MAX else -1, at + 1)",
@@ -324,9 +324,9 @@ EQUIVALENT: dict[Equivalent, str] = {
     ),
     **{
         each: why
-        for file, function in (("command", "decode_command"), ("typed_command", "_decode_typed"))
+        for function in ("decode_command", "decode_typed")
         for each, why in _in(
-            f"wire/{file}.py",
+            "wire/command.py",
             function,
             "so short a header has no room for too many fields",
             (

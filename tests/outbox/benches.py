@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import select, text
 
 from reliable_mq.database.sql_database import Database
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.outbox.transaction_block import source_of
 

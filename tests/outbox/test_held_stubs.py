@@ -17,7 +17,7 @@ from tests.waiting_database import until_somebody_waits
 
 from reliable_mq.database import sql_libpq
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.outbox.sql_transaction import HELD_MAX, HELD_SIZE_MAX
+from reliable_mq.outbox.sql_outbox import HELD_MAX, HELD_SIZE_MAX
 
 ORDER = text("INSERT INTO orders VALUES (:id)")
 BACKEND = text("SELECT pg_backend_pid()")
@@ -175,7 +175,7 @@ def test_messages_for_any_relay_are_announced_once_with_their_transaction(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    said = "reliable_mq.outbox.sql_transaction.announce"
+    said = "reliable_mq.outbox.sql_outbox.announce"
     monkeypatch.setattr(said, lambda _, table: told.append(table.name))
     shared = Held(postgres_url, monkeypatch, owner=None)
     told.clear()
@@ -298,6 +298,7 @@ def test_a_connection_that_is_lost_while_the_commit_is_awaited_is_told(held: Hel
     others.dispose()
 
     assert told.value.connection_invalidated
+    assert "administrator command" in str(told.value)  # what the server said before it was gone
     assert (held.stubs(), held.orders()) == ([], 0)
 
 

@@ -7,8 +7,9 @@ from tests.resend.worlds import World
 
 from reliable_mq.database.sql_database import Database
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.sql_unowned import SqlUnowned
 from reliable_mq.outbox.stub import Stub
 

@@ -164,7 +164,7 @@ def test_only_commits_of_stubs_without_an_owner_are_announced(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "reliable_mq.outbox.sql_transaction.announce", lambda _, table: told.append(table.name)
+        "reliable_mq.outbox.sql_outbox.announce", lambda _, table: told.append(table.name)
     )
     bench = Bench(f"sqlite:///{tmp_path}/shop.db", owner=owner)
     with bench.transaction() as tx:

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from reliable_mq import Tick
 from reliable_mq.database.sql_database import Database
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox
 from reliable_mq.outbox.thread_outboxes import OpenOutbox
 from reliable_mq.periodic.declaration import PeriodicMessage, periodic_message
 from reliable_mq.periodic.sql_ticks import SqlTicks

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 from tests.reconcile.plain_scan import rows_of, scan
 
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.errors import StoreError
 from reliable_mq.message import MessageQueue
 from reliable_mq.reconcile.brokers.file_queues import read_progress

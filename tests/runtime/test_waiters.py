@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
-from reliable_mq.runtime.waiters import GRAIN_SECONDS, Waiters
+from reliable_mq.runtime.link import GRAIN_SECONDS, Waiters
 from reliable_mq.wire.command import Command, reply, request
 
 

@@ -5,6 +5,8 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from fractions import Fraction
+from importlib import import_module
+from traceback import format_exception
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +24,8 @@ from reliable_mq.telemetry.written_errors import written_error
 
 ANN = "ann.miller@shop.example"
 EMPTY: dict[str, int] = {}
+asyncpg: Any = import_module("asyncpg")  # both have no types
+adapter: Any = import_module("sqlalchemy.dialects.postgresql.asyncpg").AsyncAdapt_asyncpg_dbapi
 
 
 RULE = "  Input should be a valid integer, unable to parse string as an integer [type=int_parsing]"
@@ -200,6 +204,94 @@ def test_causes_and_groups_are_written_without_values_as_well() -> None:
     assert written.__cause__.__notes__ == ["seen today"]
     assert isinstance(error.__cause__, ExceptionGroup)
     assert ANN in str(error.__cause__.exceptions[0])  # the application's own is as it was
+
+
+def failed_again_and_again(times: int) -> BaseException:
+    """Return an error with a value, as the oldest of this many causes."""
+    error = raised_by(lambda: int(ANN))
+    for number in range(times):
+        later = RuntimeError(f"attempt {number}")
+        later.__cause__ = error
+        error = later
+    return error
+
+
+@pytest.mark.parametrize("times", [1, 6, 49, 51, 1_000])
+def test_no_cause_is_too_far_away_to_be_written_without_its_value(times: int) -> None:
+    written = "".join(format_exception(written_error(failed_again_and_again(times))))
+    assert ANN not in written
+    assert f"attempt {times - 1}" in written
+    assert ("invalid literal" in written) == (times < 51)
+    assert ("too many" in written) == (times > 50)
+
+
+def test_errors_deep_in_groups_are_written_without_values() -> None:
+    error = raised_by(lambda: int(ANN))
+    for _ in range(60):
+        error = ExceptionGroup("several", [error])
+    assert ANN not in "".join(format_exception(written_error(error)))
+
+
+def test_a_circle_of_causes_ends() -> None:
+    one, other = (raised_by(lambda: int(ANN)) for _ in range(2))
+    one.__cause__, other.__cause__ = other, one
+    written = "".join(format_exception(written_error(one)))
+    assert ANN not in written
+    assert written.count("invalid literal") == 2
+
+
+def test_a_group_with_a_cause_keeps_the_errors_within() -> None:
+    group = ExceptionGroup("several", [LookupError("plain")])
+    group.__cause__ = raised_by(lambda: int(ANN))
+    written = "".join(format_exception(written_error(group)))
+    assert "plain" in written
+    assert ANN not in written
+
+
+def test_an_error_whose_text_cannot_be_read_does_not_show_its_cause() -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise AttributeError
+
+    error = Unreadable()
+    error.__cause__ = raised_by(lambda: int(ANN))
+    written = "".join(format_exception(written_error(error)))
+    assert "cannot be read" in written
+    assert ANN not in written
+
+
+def test_types_alone_hide_notes_and_names_of_groups() -> None:
+    choose_error_texts("types")
+    error = ValueError()
+    error.add_note(ANN)
+    group = ExceptionGroup(ANN, [error])
+    written = "".join(format_exception(written_error(group)))
+    assert ANN not in written
+    assert "ValueError" in written
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.UniqueViolationError(f"the key k exists\nDETAIL:  Key (email)=({ANN})"),
+        asyncpg.DataError(f"invalid input for query argument $1: '{ANN}' (expected int, got str)"),
+        asyncpg.InvalidTextRepresentationError(f'invalid input for type integer: "{ANN}"'),
+        adapter.IntegrityError(f"<class 'asyncpg.X'>: k\nDETAIL:  Key ({ANN})"),
+    ],
+)
+def test_texts_of_asyncpg_lose_the_value(error: Any) -> None:
+    if isinstance(error, asyncpg.PostgresError):
+        error.sqlstate = type(error).sqlstate
+    assert ANN in str(error)
+    assert ANN not in text_of(error)
+    assert text_of(error)
+
+
+def test_texts_of_pg8000_are_the_first_line() -> None:
+    kind = type("DatabaseError", (Exception,), {"__module__": "pg8000.exceptions"})
+    fields = {"C": "23505", "M": "duplicate key in k", "D": f"Key (email)=({ANN}) exists"}
+    assert text_of(kind(fields)) == "duplicate key in k"
+    assert ANN not in text_of(kind({"C": "22P02", "M": f'invalid input: "{ANN}"'}))
 
 
 def test_an_error_without_a_value_is_written_as_it_is() -> None:

@@ -16,6 +16,7 @@ from reliable_mq.wire.command import (
     VERSION,
     Command,
     decode_command,
+    decode_request,
     encode_command,
     reply,
     request,
@@ -23,7 +24,6 @@ from reliable_mq.wire.command import (
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import decode_properties
-from reliable_mq.wire.typed_command import decode_request
 
 # In the order of Apache's LanguageCode, which is also their byte in a binary header.
 LANGUAGE_CODES = (

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from reliable_mq.wire.answer import decode_done, encode_answer, encode_done
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import reply, request
+from reliable_mq.wire.command import decode_reply, reply, request
 from reliable_mq.wire.frame import JSON, ROCKETMQ, FrameReader
-from reliable_mq.wire.typed_command import decode_reply
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 

@@ -20,16 +20,15 @@ from reliable_mq.wire.record import (
     Record,
     blank_size_at,
     body_checksum,
-    body_end_in,
     decode_record,
     encode_blank,
     iter_records,
     pack_host,
-    properties_behind_body,
     record_size_at,
     unpack_host,
 )
 from reliable_mq.wire.record_encode import encode_record
+from reliable_mq.wire.record_head import body_end_in, properties_behind_body
 
 # The head of the first record that an Apache RocketMQ 5.4.0 broker wrote: 1276 bytes in all.
 APACHE_HEAD = bytes.fromhex(

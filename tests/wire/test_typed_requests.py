@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from tests.wire.strategies import TEXT
 
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import decode_command, encode_command, request
+from reliable_mq.wire.command import (
+    decode_command,
+    decode_reply,
+    decode_request,
+    encode_command,
+    request,
+)
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
 from reliable_mq.wire.headers import (
     HeaderInvalid,
@@ -16,7 +22,6 @@ from reliable_mq.wire.headers import (
     SendResultHeader,
 )
 from reliable_mq.wire.pop_headers import AckMessageHeader
-from reliable_mq.wire.typed_command import decode_reply, decode_request
 
 # In the order of Apache's client, fields of the same name in its super classes among them.
 PULL = {

@@ -14,20 +14,26 @@ from reliable_mq.limits import (
 )
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
+from reliable_mq.wire.command import (
+    Command,
+    decode_command,
+    decode_request,
+    encode_command,
+    reply,
+    request,
+)
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
 from reliable_mq.wire.java_hash import KeyHashes, index_hash, index_hashes
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     Record,
-    body_end_in,
     decode_record,
     holds_records_of,
     iter_records,
     pack_host,
-    properties_behind_body,
 )
 from reliable_mq.wire.record_encode import encode_record, record_size, record_sizes, topic_part
+from reliable_mq.wire.record_head import body_end_in, properties_behind_body
 from reliable_mq.wire.record_run import RecordRun
 from reliable_mq.wire.record_scan import (
     are_valid,
@@ -35,7 +41,6 @@ from reliable_mq.wire.record_scan import (
     holds_records,
     valid_size_at,
 )
-from reliable_mq.wire.typed_command import decode_request
 
 IPV4, OTHER_IPV4, IPV6 = (
     pack_host("10.0.0.1", 1),

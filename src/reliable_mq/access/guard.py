@@ -25,7 +25,7 @@ from reliable_mq.wire.codes import RequestCode as Code
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.request_signature import ACCESS_KEY, SIGNATURE, content_of_send
-from reliable_mq.wire.typed_command import SignedSend
+from reliable_mq.wire.signed_send import SignedSend
 
 _DECIDED_MAX = 20_000  # decisions that are kept; an entry takes about 300 bytes
 _NAMES_SIZE_MAX = 2 * NAME_LENGTH_MAX

@@ -1,24 +1,28 @@
 """How old the oldest message is that a group has not consumed: a figure for metrics.
 
 Receives the offsets of the groups, and the time. Reads the log at these offsets, a little in each
-turn, so that it holds up the broker for a millisecond at most. Apache RocketMQ has the same figure,
-`rocketmq_consumer_lag_latency` (`ConsumerLagCalculator`).
+turn: a turn ends after a millisecond, or after the one read of a slow disk that takes longer.
+Apache RocketMQ has the same figure, `rocketmq_consumer_lag_latency` (`ConsumerLagCalculator`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from reliable_mq.broker_core.names import is_system_group
+from reliable_mq.broker_core.names import RETRY_PREFIX, is_system_group, pop_retry_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.errors import InvariantBroken, RecordError
+from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.telemetry.families import Sample
-from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, is_message, store_time_in
+from reliable_mq.wire.pop_handle import popped_topic
+from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, is_message
+from reliable_mq.wire.record_head import store_time_in
 
 PAIRS_MAX = 2_000
 """Pairs of group and topic that have a figure."""
 QUEUES_A_TURN = 1_000
 READS_A_TURN = 32
+TURN_SECONDS = 0.001
+"""A turn begins no other queue after this time: reads of a slow disk take some ms each."""
 
 _NAME = "reliable_mq_broker_consumer_lag_seconds"
 
@@ -30,17 +34,24 @@ class ConsumerAges:
     """The store time of the oldest unconsumed message of each group in each topic.
 
     A round looks at all queues in which a group has an offset. It takes one turn if it is short,
-    else several: then a figure is some turns old. A message that is popped and not acknowledged
-    counts as not consumed. A topic that a connected group does not subscribe to has no figure.
+    else several: then a figure is some turns old. A topic that a connected group does not subscribe
+    to has no figure.
+
+    Messages that are popped and not acknowledged count as not consumed. Only their number is known.
+    So if later ones are acknowledged first, the figure is too small, until they come back: to the
+    group's retry topic, which has a figure of its own, and whose messages are as old as their
+    return.
 
     Invariant: at most `PAIRS_MAX` pairs are kept.
 
     Args:
         state: the broker.
+        clock: a monotonic clock, in seconds; None: a turn ends after its queues and reads only.
     """
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, clock: Callable[[], float] | None = None) -> None:
         self._state = state
+        self._clock = clock or (lambda: 0.0)
         self._since_ms: dict[_Pair, int] = {}  # 0: everything is consumed
         # By pair and queue: an offset, and when its message was stored. It is not read again.
         self._known: dict[_Pair, dict[int, tuple[int, int]]] = {}
@@ -62,9 +73,10 @@ class ConsumerAges:
     def _look(self) -> None:
         """Look at some queues. The turn ends with a round, or when it has done enough."""
         self._reads = 0
+        end = self._clock() + TURN_SECONDS
         try:
             for is_within_round in islice(self._rounds, QUEUES_A_TURN):
-                if not is_within_round or self._reads >= READS_A_TURN:
+                if not is_within_round or self._reads >= READS_A_TURN or self._clock() >= end:
                     return
         except Exception:
             self._rounds = self._look_at_all()  # a generator that has raised does not go on
@@ -79,7 +91,7 @@ class ConsumerAges:
                 self._known.pop(pair, None)
             for topic, group in pairs:
                 found: dict[int, tuple[int, int]] = {}
-                for queue_id in self._state.offsets.all_of(group, topic):
+                for queue_id in self._queues_of(topic, group):
                     self._look_at(group, self._state.store.queue(topic, queue_id), found)
                     yield True
                 self._known[topic, group] = found
@@ -99,19 +111,46 @@ class ConsumerAges:
             return
         known = self._known.get((queue.topic, group), {}).get(queue.queue_id)
         if known is None or known[0] != offset:
-            known = offset, self._stored_ms(queue, offset)
+            try:
+                known = offset, self._stored_ms(queue, offset)
+            except (OSError, StoreError):  # the next round tries again; other metrics must not fail
+                if known is None:
+                    return
         found[queue.queue_id] = known
 
     def _wanted(self) -> Iterator[_Pair]:
         """Yield the pairs that have a figure; none at a slave, whose master has them."""
         if self._state.config.is_slave:
             return
+        topics = self._state.topics.by_name
         for topic, group in self._state.offsets.pairs():
             if is_system_group(group):
                 continue
             members = self._state.clients.consumer_group(group)
-            if members is None or not members.subscriptions or topic in members.subscriptions:
-                yield topic, group
+            wanted = members.subscriptions if members is not None else None
+            # Who pops a topic does not name its retry topics.
+            if wanted and topic not in wanted and popped_topic(topic, group) not in wanted:
+                continue
+            yield topic, group
+            for is_v2 in (False, True):
+                retry = pop_retry_topic(topic, group, is_v2=is_v2)
+                if retry in topics and self._is_unpopped(retry, group):
+                    yield retry, group
+
+    def _is_unpopped(self, retry: str, group: str) -> bool:
+        """Whether messages came back to a group that has popped none of them again.
+
+        Group `a_b` may have a retry topic of this name, too: then it is that group's.
+        """
+        other = retry.removeprefix(RETRY_PREFIX)
+        is_own = other not in self._state.groups.by_name
+        return is_own and not self._state.offsets.size_of(group, retry)
+
+    def _queues_of(self, topic: str, group: str) -> Iterable[int]:
+        """Return the queues in which a group has an offset; else all, which it has not popped."""
+        found = self._state.offsets.all_of(group, topic)
+        config = self._state.topics.get(topic)
+        return found or range(config.read_queue_nums if config is not None else 0)
 
     def _oldest(self, group: str, queue: ConsumeQueue) -> int | None:
         """Return the queue offset of the oldest unconsumed message; None: there is none."""
@@ -122,7 +161,11 @@ class ConsumerAges:
         return offset if offset < queue.end else None
 
     def _stored_ms(self, queue: ConsumeQueue, offset: int) -> int:
-        """Return when a message was stored, in ms; 0: it cannot be read."""
+        """Return when a message was stored, in ms; 0: there is no sound message.
+
+        Raises:
+            OSError, StoreError: when a file cannot be read.
+        """
         self._reads += 1
         begin = queue.unit(offset).commit_log_offset
         head = self._state.store.log.read(begin, RECORD_HEAD_SIZE_MAX)

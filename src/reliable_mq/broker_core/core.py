@@ -34,10 +34,7 @@ from reliable_mq.broker_core.requests.handlers import (
     not_supported,
     refuse_large,
 )
-from reliable_mq.broker_core.requests.known_sends import (
-    plain_form,
-    send_known,
-)
+from reliable_mq.broker_core.requests.known_sends import plain_form, send_known
 from reliable_mq.broker_core.requests.pop_ack import try_to_record_acks
 from reliable_mq.broker_core.requests.pop_wakes import PopWakes
 from reliable_mq.broker_core.requests.pull import answer_waiting
@@ -54,10 +51,10 @@ from reliable_mq.limits import REQUEST_BODY_SIZE_MAX
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, decode_request
 from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.known_send import KnownSends, SendShapes
-from reliable_mq.wire.typed_command import decode_request, decode_signed_request
+from reliable_mq.wire.signed_send import decode_signed_request
 
 log = limited_log(__name__)
 

@@ -29,6 +29,7 @@ from reliable_mq.testing.local_servers import (
 )
 
 FOLDER = ".reliable-mq"
+_WHOLE_ERRORS = MappingProxyType({"RELIABLE_MQ_ERROR_TEXTS": "whole"})
 
 
 def _check_free(name: str, port: int) -> None:
@@ -174,8 +175,11 @@ class DevServers:
             self._log.write_line("dev", str(error))
 
     def environment(self) -> dict[str, str]:
-        """Return the variables with which processes find the servers."""
-        return {**os.environ, **self.addresses}
+        """Return the variables of processes: they find the servers, and write whole errors.
+
+        A developer's data need no mask. The variable, or the application, may say otherwise.
+        """
+        return {**_WHOLE_ERRORS, **os.environ, **self.addresses}
 
     def probe_environment(self) -> dict[str, str]:
         """Return variables with which an application shows which servers it needs."""

@@ -29,7 +29,7 @@ WAIT_SECONDS_MAX = 60.0
 LANDMARKS = tuple(
     Landmark(station, f"reliable_mq.{function}")
     for station, function in (
-        ("1 outbox", "outbox.sql_transaction:SqlOutbox.write_stub"),
+        ("1 outbox", "outbox.sql_outbox:SqlOutbox.write_stub"),
         ("1 outbox", "outbox.relay:Relay.run_once"),
         ("2 client", "client.sending.producer:SendFlows.begin"),
         ("3 wire", "wire.command:encode_command"),
@@ -39,7 +39,7 @@ LANDMARKS = tuple(
         ("6 broker_core.store", "runtime.log_writer:LogWriter.sync"),
         ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
         ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),
-        ("2 client", "client.consuming.received:delivery"),
+        ("2 client", "client.consuming.pulling:delivery"),
         ("9 consume", "consume.asyncio_delivery:MessageProcessing.handle"),
         ("10 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
         ("10 idempotency", "idempotency.claim:first_step"),

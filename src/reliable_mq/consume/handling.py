@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 from sqlalchemy.orm import SessionTransaction
 
+from reliable_mq import trace_context
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
 from reliable_mq.consume.consumer import CallPlan
@@ -30,8 +31,9 @@ from reliable_mq.errors import UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
 from reliable_mq.outcomes import RAISED, checked_outcome, is_outcome
-from reliable_mq.trace_context import contexts, extracted, is_recorded
+from reliable_mq.trace_context import FIELDS, contexts, extracted, propagators
 
+_TRACE_FIELDS = frozenset(FIELDS)
 _NOT_OURS = (AttemptStart.RECEIVE, AttemptStart.SETTLED)
 
 
@@ -287,8 +289,15 @@ def _arguments(plan: CallPlan, attempt: Attempt, session: Any) -> dict[str, Any]
 def _passed_on(hooks: Hooks, message: ReceivedMessage) -> Any:
     """Return the trace context of a message, if nothing else observes the call; otherwise None."""
     first, *others = hooks.middleware
-    if others or not isinstance(first, OpenTelemetryMiddleware) or is_recorded(first.provider):
+    if others or not isinstance(first, OpenTelemetryMiddleware):
         return None
+    otel = trace_context.otel
+    # As `is_recorded`, and a message without a context is not read: the hot path.
+    if not isinstance(first.provider or otel.get_tracer_provider(), otel.ProxyTracerProvider):
+        return None
+    is_usual = propagators.get_global_textmap() is trace_context.reads_fields_only
+    if is_usual and _TRACE_FIELDS.isdisjoint(message.properties):
+        return contexts.Context()
     return extracted(message.properties, message.topic)
 
 

@@ -1,4 +1,4 @@
-"""Why nothing more is executed in the transaction of a handler."""
+"""Why nothing more is executed in a transaction: it has ended below SQLAlchemy, or may end."""
 
 from reliable_mq.errors import UsageError
 
@@ -26,4 +26,18 @@ class RunsAgain(Exception):
         super().__init__(
             "this statement may end the transaction, which several messages share. It is not "
             "executed now: the messages run again one after another, and then it is executed"
+        )
+
+
+class RolledBackBelow(UsageError):
+    """The driver's connection has rolled back a transaction in which rows waited.
+
+    They would be committed without the business that they tell of. Between them and their COMMIT
+    there was no statement of SQLAlchemy, which could have made psycopg forget what it prepared.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the driver's connection has rolled this transaction back: its messages are not sent. "
+            "Roll back by `raise`, or get the connection by tx.session.connection()"
         )

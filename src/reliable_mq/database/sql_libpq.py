@@ -48,11 +48,18 @@ def held_on(connection: Connection | PoolProxiedConnection) -> Any:
 def insert_held(connection: Connection) -> None:
     """Write the rows that wait on a connection, if there are any.
 
-    Raises what their statement raises.
+    Raises what their statement raises, or an interruption. Then the rows wait again: whoever
+    ignores the error must not commit without them. A rollback forgets them.
     """
     rows = taken(connection)
-    if rows is not None:
+    if rows is None:
+        return
+    info = connection.info  # an error may invalidate the connection
+    try:
         rows.insert()
+    except BaseException:
+        info[HELD] = rows
+        raise
 
 
 def taken(connection: Connection | PoolProxiedConnection) -> HeldRows | None:
@@ -130,6 +137,22 @@ def free_libpq(driver: Any) -> Any:
     return libpq if is_free else None
 
 
+def may_take_commit(driver: Any) -> bool:
+    """Whether a statement may wait for the COMMIT of a connection that `free_libpq` allows.
+
+    The transaction has not failed, the server can store every text, so that it refuses none later,
+    and `commit` is psycopg's own: that of a subclass may do more.
+    """
+    import psycopg  # noqa: PLC0415 - an extra, and there if there is such a connection
+
+    libpq = driver.pgconn
+    return bool(
+        libpq.transaction_status == OPEN
+        and getattr(driver.commit, "__func__", None) is psycopg.Connection.commit
+        and libpq.parameter_status(b"server_encoding") == b"UTF8"
+    )
+
+
 def error_of(result: Any) -> Exception:
     """Return psycopg's error of a failed statement."""
     import psycopg  # noqa: PLC0415 - an extra, and there if there is such a result
@@ -182,9 +205,8 @@ def execute_and_commit(
         except BaseException:
             libpq.finish()
             raise
-    for result in results:
-        if result.status not in (DONE, ROWS):
-            raise error_of(result)
+    if (error := _told(results)) is not None:
+        raise error
     return results[0].command_tuples or 0
 
 
@@ -205,11 +227,14 @@ def _answers(libpq: Any) -> list[Any]:
     while True:
         while libpq.is_busy():
             answers.poll()
-            libpq.consume_input()
+            try:
+                libpq.consume_input()
+            except Exception as error:  # noqa: BLE001 - the server may have said why before
+                raise _told(found) or error from None
         result = libpq.get_result()
         if result is None:  # one statement has ended; after two of these, nothing comes any more
             if is_between:
-                raise _lost(libpq, found)
+                raise _told(found) or _lost(libpq)
             is_between = True
             continue
         is_between = False
@@ -219,11 +244,14 @@ def _answers(libpq: Any) -> list[Any]:
             found.append(result)
 
 
-def _lost(libpq: Any, found: Sequence[Any]) -> Exception:
-    """Return psycopg's error of a connection that was lost behind these results."""
-    for result in found:
-        if result.status not in (DONE, ROWS):
-            return error_of(result)
+def _told(found: Sequence[Any]) -> Exception | None:
+    """Return psycopg's error of the first result that has failed, or None."""
+    failed = (error_of(each) for each in found if each.status not in (DONE, ROWS))
+    return next(failed, None)
+
+
+def _lost(libpq: Any) -> Exception:
+    """Return psycopg's error of a lost connection."""
     import psycopg  # noqa: PLC0415 - an extra, and there if there is such a connection
 
     return psycopg.OperationalError(libpq.error_message.decode("utf-8", "replace").strip())

@@ -28,16 +28,17 @@ from weakref import WeakSet
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
+from reliable_mq.database.ended_transactions import RolledBackBelow
 from reliable_mq.database.sql_handler_session import running_session
 from reliable_mq.database.sql_libpq import (
     COMMIT,
     DONE,
-    OPEN,
     execute_and_commit,
     execute_held_of,
     execute_prepared,
     free_libpq,
     insert_held,
+    may_take_commit,
 )
 from reliable_mq.database.sql_types import UtcDateTime
 
@@ -192,7 +193,6 @@ def compiled_for(statement: Executable, dialect: Dialect) -> Compiled | None:
 
 _on_driver: WeakSet[Dialect] = WeakSet()
 _raised: ContextVar[BaseException | None] = ContextVar("reliable_mq_raised", default=None)
-
 _NUMBERS = (20, 21, 23)  # PostgreSQL's BIGINT, SMALLINT, INTEGER
 
 
@@ -200,20 +200,28 @@ class WithCommit(NamedTuple):
     """One execution of a statement that psycopg has prepared, for a COMMIT to take along."""
 
     driver: Any
+    named: Named
     name: bytes
     texts: Sequence[bytes | None]
-    formats: Sequence[int]
+
+    def check(self) -> None:
+        """Raise RolledBackBelow if psycopg has lost the name, as it does at a rollback."""
+        if _name_of(self.driver, self.named) != self.name:
+            raise RolledBackBelow
 
     def change(self) -> int:
         """Execute the statement; return the rows that it changed. Raises psycopg's errors."""
-        return execute_prepared(*self).command_tuples or 0
+        done = execute_prepared(self.driver, self.name, self.texts, self.named.formats)
+        return done.command_tuples or 0
 
     def commit(self, end: bytes = COMMIT) -> int:
-        """Execute the statement, and commit, in one round trip; return the rows that it changed.
+        """Execute it and `end`, a COMMIT, in one round trip; return the rows that it changed.
 
-        Raises psycopg's errors. `end`: the statement that commits.
+        Raises psycopg's errors, and what `check` raises.
         """
-        return execute_and_commit(*self, end=end)
+        self.check()
+        formats = self.named.formats
+        return execute_and_commit(self.driver, self.name, self.texts, formats, end=end)
 
 
 class PreparedStatement:
@@ -248,9 +256,9 @@ class PreparedStatement:
         return self.execute(connection, values).scalar_one() if answer is None else answer.value
 
     def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> "WithCommit | None":
-        """Return the statement in a form that a COMMIT takes along; None: a cursor has to run it.
+        """Return the statement in a form that a COMMIT takes along.
 
-        A cursor runs it, too, as long as psycopg has not prepared it on this connection.
+        None: a cursor has to run it, such as while psycopg has not prepared it.
         """
         if not _may_run_below(connection):
             return None
@@ -260,10 +268,10 @@ class PreparedStatement:
         driver: Any = connection.connection.driver_connection
         named = compiled.named
         texts = named.texts_for(driver, compiled.given(values))
-        if texts is None or driver.pgconn.transaction_status != OPEN:
+        if texts is None or not may_take_commit(driver):
             return None
         name = _name_of(driver, named)
-        return None if name is None else WithCommit(driver, name, texts, named.formats)
+        return None if name is None else WithCommit(driver, named, name, texts)
 
     def _compiled_for(self, dialect: Dialect) -> Compiled | None:
         if dialect.driver not in self._by_driver:

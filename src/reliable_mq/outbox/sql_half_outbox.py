@@ -14,8 +14,8 @@ from sqlalchemy.util import await_only
 
 from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.errors import HalfRolledBack, MessageRefused
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox
 from reliable_mq.outbox.stub import Stub
 
 _TIME_DIGITS = 12  # of an id that this library made, see `message.new_message_id`

@@ -13,8 +13,8 @@ from reliable_mq.database.sql_transactions import Handover
 from reliable_mq.database.thread_presence import Presence
 from reliable_mq.outbox.cloud_events import Envelope
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox
 from reliable_mq.outbox.thread_half_messages import HalfMessages
 from reliable_mq.outbox.thread_link import ProcessLink
 from reliable_mq.outbox.thread_shared_relays import SharedHandover

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from reliable_mq.broker_core.state import PeerConnection
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, Known
 from reliable_mq.wire.long_frame import AnyFrame
-from reliable_mq.wire.typed_command import decode_request
 
 if TYPE_CHECKING:
     from reliable_mq.runtime.server_connection import TurnShares
@@ -43,7 +42,7 @@ class ConnectionOwner(Protocol):
     def received_known(self, connection: PeerConnection, command: Command) -> bool | None:
         """Handle the one command of a read, which was recognised; see `FrameReader`.
 
-        It takes not long itself. Nothing else of the connection waits.
+        It does not take long itself. Nothing else of the connection waits.
 
         Returns:
             Whether it is left, because an earlier command takes long. See `received`.

@@ -17,14 +17,13 @@ from reliable_mq.gateway.acting import ACTING
 from reliable_mq.gateway.asyncio_upstream import OnAnswer
 from reliable_mq.runtime.broker_server import BrokerServer
 from reliable_mq.runtime.grpc_upstream import sign_for_caller
-from reliable_mq.runtime.waiters import Waiters
+from reliable_mq.runtime.link import Waiters
 from reliable_mq.wire.addresses import address_of
 from reliable_mq.wire.answer import decode_done, encode_answer
-from reliable_mq.wire.command import REPLY_FLAG, Command
+from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply
 from reliable_mq.wire.frame import FrameReader, bare_frame
 from reliable_mq.wire.long_frame import AnyFrame
 from reliable_mq.wire.record import pack_host
-from reliable_mq.wire.typed_command import decode_reply
 
 _OPAQUE_MASK = 0x7FFFFFFF
 _HERE = "127.0.0.1"

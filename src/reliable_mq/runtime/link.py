@@ -1,11 +1,13 @@
 """A connection to one broker or name server, shared by all tasks of the client.
 
 Both sides may send requests on it at any time. A reply is matched to its request by `opaque`, the
-sender's request number; see `waiters`.
+sender's request number. One timer serves all calls that wait (`Waiters`): a timer per call would
+be created and cancelled with every request.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -13,23 +15,23 @@ from reliable_mq.errors import (
     ConnectionLost,
     FrameError,
     InvariantBroken,
+    ReliableMQError,
     RequestTimeout,
 )
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.tls_contexts import reason_of
-from reliable_mq.runtime.waiters import Waiters
 from reliable_mq.telemetry import client_events
 from reliable_mq.wire.answer import encode_answer
-from reliable_mq.wire.command import REPLY_FLAG, Command, encode_command
+from reliable_mq.wire.command import REPLY_FLAG, Command, decode_reply, encode_command
 from reliable_mq.wire.frame import FrameReader
-from reliable_mq.wire.typed_command import decode_reply
 
 log = limited_log(__name__)
 
 _OPAQUE_MASK = 0x7FFFFFFF
 _UNSENT_MAX = 32 * 1024  # the peer can handle the first requests while the next ones are encoded
-
+GRAIN_SECONDS = 0.01
+"""Minimum seconds between two runs of the timer: a timeout may be this much late."""
 
 OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request; returns the reply, or None for no reply."""
@@ -37,6 +39,93 @@ OnRequest = Callable[[str, Command], Command | None]
 Sign = Callable[[Command], None]
 Render = Callable[[int], bytes]
 """Returns the whole frame of a request with the given opaque."""
+_Waiter = tuple[asyncio.Future[Command], float, int, float]  # deadline, request code, timeout
+
+
+class Waiters:
+    """The waiting calls of one connection, by opaque.
+
+    C1: each opaque has one waiter. A waiter ends with its reply, its timeout, or the end of the
+    connection. While a call waits, the timer is set: to the earliest deadline, or to one grain
+    after its last run when that is later.
+
+    Args:
+        address: the peer, for error texts.
+        loop: the event loop of the connection.
+    """
+
+    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._address = address
+        self._loop = loop
+        self.calls: dict[int, _Waiter] = {}  # with those whose caller has given up
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+
+    @property
+    def waiting(self) -> int:
+        """Number of calls without an answer."""
+        return sum(not future.done() for future, *_ in self.calls.values())
+
+    def add(
+        self, opaque: int, code: int, timeout: float, told: asyncio.Future[Command] | None = None
+    ) -> asyncio.Future[Command]:
+        """Return the future of a reply; it raises RequestTimeout after `timeout` seconds."""
+        future: asyncio.Future[Command] = told or self._loop.create_future()
+        deadline = self._loop.time() + timeout
+        self.calls[opaque] = (future, deadline, code, timeout)
+        if deadline < self._rings_at:
+            self._set(deadline)
+        return future
+
+    def remove(self, opaque: int) -> None:
+        """Forget a call that has ended."""
+        self.calls.pop(opaque, None)
+
+    def answer(self, command: Command) -> None:
+        """Give a reply to its waiter. A reply without a waiter is dropped."""
+        waiter = self.calls.pop(command.opaque, None)
+        if waiter is not None and not waiter[0].done():
+            waiter[0].set_result(command)
+
+    def fail(self, make: Callable[[], ReliableMQError]) -> None:
+        """Fail each waiting call with an error from `make`, and stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = None, math.inf
+        for future, *_ in self.calls.values():
+            if not future.done():
+                future.set_exception(make())
+
+    def invariants(self) -> None:
+        """Check C1: the timer does not fire too late for a waiting call."""
+        waiting = [when for future, when, *_ in self.calls.values() if not future.done()]
+        latest = max(min(waiting, default=math.inf), self._loop.time()) + 2 * GRAIN_SECONDS
+        if waiting and self._rings_at > latest:
+            raise InvariantBroken(f"C1: the timer of {self._address} fires too late")
+
+    def _set(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._rings_at = None, math.inf
+        now = self._loop.time()
+        nearest = math.inf
+        for opaque, (future, deadline, code, timeout) in list(self.calls.items()):
+            if future.done():  # its caller has given up
+                del self.calls[opaque]
+            elif deadline <= now:
+                future.set_exception(
+                    RequestTimeout(
+                        f"{self._address} did not answer request {code} in {timeout:.3g} s"
+                    )
+                )
+            elif deadline < nearest:
+                nearest = deadline
+        if nearest < math.inf:
+            self._set(max(nearest, now + GRAIN_SECONDS))
 
 
 class Link(asyncio.Protocol):

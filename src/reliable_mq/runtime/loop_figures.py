@@ -71,8 +71,7 @@ def connection_samples(prefix: str, listener: Listener, tls: ServerTls | None) -
 
 def measure_broker(state: BrokerState, listener: Listener, tls: ServerTls) -> LoopFigures:
     """Note the figures of a broker from now on, on the running loop; return them."""
-
-    ages = ConsumerAges(state)
+    ages = ConsumerAges(state, time.perf_counter)
 
     def take() -> Iterator[Sample]:
         now_ms = time.time_ns() // 1_000_000

@@ -5,9 +5,8 @@ to requests that have timed out.
 """
 
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_reply
 from reliable_mq.wire.frame import FrameReader
-from reliable_mq.wire.typed_command import decode_reply
 
 _OPAQUE_MASK = 0x7FFFFFFF
 

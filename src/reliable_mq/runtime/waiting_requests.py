@@ -18,9 +18,8 @@ from reliable_mq.runtime.connection_roles import (
     HeldConnection,
 )
 from reliable_mq.runtime.long_answers import LongAnswers
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import Frame, FrameReader
-from reliable_mq.wire.typed_command import decode_request
 
 READ_AT_ONCE = 64
 """Of one read, at most so many requests are handled without a look at the clock."""

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_resending import NoticeReading
-from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.database.sql_database import Database
 from reliable_mq.errors import UsageError
 from reliable_mq.extras import ExtraMissing

@@ -18,7 +18,7 @@ import msgspec
 
 from reliable_mq.errors import FrameError, InvariantBroken
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_command
+from reliable_mq.wire.command import Command, decode_command, decode_request
 from reliable_mq.wire.frame import (
     HEAD_SIZE,
     JSON,
@@ -33,7 +33,6 @@ from reliable_mq.wire.record_form import RecordForm
 from reliable_mq.wire.request_signature import RequestSigner
 from reliable_mq.wire.rows import are_numbers, columns_of
 from reliable_mq.wire.send_signature import LETTERS, SendSignature, signature_in
-from reliable_mq.wire.typed_command import decode_request
 
 _SHAPES_MAX = 8  # of a connection: one for each number of digits of queue and opaque
 _HEADER_SIZE_MAX = 512  # bytes; the shapes of a connection have 22 KB at most

@@ -15,13 +15,8 @@ from reliable_mq.wire.properties import (
     POP_CK_OFFSET,
     PROPERTY_SEPARATOR,
 )
-from reliable_mq.wire.record import (
-    MAGIC_V1,
-    MAGIC_V2,
-    TOPIC_V1_LENGTH_MAX,
-    body_end_in,
-    decode_record,
-)
+from reliable_mq.wire.record import MAGIC_V1, MAGIC_V2, TOPIC_V1_LENGTH_MAX, decode_record
+from reliable_mq.wire.record_head import body_end_in
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I16 = struct.Struct(">h")

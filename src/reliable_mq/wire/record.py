@@ -16,7 +16,7 @@ Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`,
 
 import ipaddress
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import accumulate
 
@@ -31,7 +31,7 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 BLANK_SIZE = 8
-_RECORD_MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
+RECORD_MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -61,16 +61,15 @@ _FIXED_BY_HOSTS = {
     (_HOST_V4_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V6_SIZE), STORE_HOST_V6),
     (_HOST_V6_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V6_SIZE), HOST_V6_FLAGS),
 }
-_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
-_SYS_FLAG_AT = 36
-_STORE_TIME = 10  # the place of STORETIMESTAMP among the fields before the body
+FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
+SYS_FLAG_AT = 36
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
-HOSTLESS_SIZE = _FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # + PROPERTIESLENGTH
-RECORD_SIZE_MIN = _FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
-RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[HOST_V6_FLAGS].size  # all fields before the body
+HOSTLESS_SIZE = FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # + PROPERTIESLENGTH
+RECORD_SIZE_MIN = FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
+RECORD_HEAD_SIZE_MAX = FIXED_BY_FLAGS[HOST_V6_FLAGS].size  # all fields before the body
 
 
 class Record(msgspec.Struct):
@@ -134,7 +133,7 @@ def record_size_at(buffer: bytes | memoryview, at: int) -> int:
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
-    is_record = magic in _RECORD_MAGICS and RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX
+    is_record = magic in RECORD_MAGICS and RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX
     return int(size) if is_record else 0
 
 
@@ -182,15 +181,15 @@ def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool =
 
 
 def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
-    (host_flags,) = _I32.unpack_from(buffer, start + _SYS_FLAG_AT)
-    fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
+    (host_flags,) = _I32.unpack_from(buffer, start + SYS_FLAG_AT)
+    fixed = FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
     # fmt: off
     (
         size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag,
         born_time, born_host, store_time, store_host, reconsume_times, prepared_offset, body_length,
     ) = fixed.unpack_from(buffer, start)
     # fmt: on
-    if magic not in _RECORD_MAGICS:
+    if magic not in RECORD_MAGICS:
         raise RecordError(f"magic {magic:#010x} at {start} is not the magic of a record")
     end = start + size
     if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX or end > len(buffer):
@@ -204,7 +203,7 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
     body = bytes(buffer[body_at:body_end])
     if check_body and crc32(body) & CRC_MASK != crc:
         raise RecordError(f"the body of the record at {start} does not match its checksum")
-    topic_length, topic_at = _topic_length_at(buffer, body_end, magic)
+    topic_length, topic_at = topic_length_at(buffer, body_end, magic)
     topic_end = topic_at + topic_length
     (properties_length,) = _I16.unpack_from(buffer, topic_end)
     properties_at = topic_end + 2
@@ -230,72 +229,8 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
     )
 
 
-def body_end_in(head: bytes) -> int:
-    """Return the end of a record's body, in bytes from the start of the record.
-
-    With `properties_behind_body` a caller reads the properties without the body.
-
-    Args:
-        head: the first `RECORD_HEAD_SIZE_MAX` bytes of the record.
-
-    Raises:
-        RecordError: when the bytes are not the head of a record.
-    """
-    fixed = _fixed_of(head)
-    (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
-    if body_length < 0:
-        raise RecordError("no record begins here")
-    return fixed.size + int(body_length)
-
-
-def store_time_in(head: bytes) -> int:
-    """Return when a record was stored, in milliseconds.
-
-    Args:
-        head: the first `RECORD_HEAD_SIZE_MAX` bytes of the record.
-
-    Raises:
-        RecordError: when the bytes are not the head of a record.
-    """
-    return int(_fixed_of(head).unpack_from(head)[_STORE_TIME])
-
-
-def _fixed_of(head: bytes) -> struct.Struct:
-    """Return what reads the fields before the body, of which `head` has all bytes."""
-    try:
-        (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
-        fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
-        magic = record_magic(head)
-    except struct.error as error:
-        raise RecordError(f"{len(head)} bytes are not the head of a record") from error
-    if len(head) < fixed.size or magic not in _RECORD_MAGICS:
-        raise RecordError("no record begins here")
-    return fixed
-
-
-def record_magic(head: bytes) -> int:
-    """Return the magic number in a record's first bytes."""
-    return int(_SIZE_AND_MAGIC.unpack_from(head)[1])
-
-
-def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
-    """Return the properties of a record from its first bytes and from all bytes after its body.
-
-    Raises:
-        RecordError: when the lengths do not add up.
-    """
-    try:
-        topic_length, topic_at = _topic_length_at(tail, 0, record_magic(head))
-        (length,) = _I16.unpack_from(tail, topic_at + topic_length)
-    except (struct.error, IndexError) as error:
-        raise RecordError("a record ends before its properties") from error
-    begin = topic_at + topic_length + _I16.size
-    if topic_length < 0 or length < 0 or begin + length != len(tail):
-        raise RecordError("the lengths after the body of a record do not add up")
-    return decode_properties(tail[begin:])
-
-
-def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[int, int]:
+def topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[int, int]:
+    """Return the length of the topic behind a body, and where it begins; below 0: not legal."""
     if magic == MAGIC_V1:
         length = buffer[at]
         return (length if length <= TOPIC_V1_LENGTH_MAX else -1), at + 1
@@ -328,7 +263,7 @@ def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
         return False
     begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
     fields = _sizes_and_magics(count).unpack(begins)
-    return fields[::2] == sizes and _RECORD_MAGICS.issuperset(fields[1::2])
+    return fields[::2] == sizes and RECORD_MAGICS.issuperset(fields[1::2])
 
 
 def is_message(record: bytes, queue_id: int, number: int) -> bool:
@@ -349,6 +284,56 @@ def are_messages(buffer: bytes, sizes: tuple[int, ...], queue_id: int, number: i
         and buffer[20:28] == number.to_bytes(8)
         and buffer[last + 20 : last + 28] == (number + len(sizes) - 1).to_bytes(8)
     )
+
+
+def record_former(
+    shared: tuple[Callable[..., bytes], int, int, int],
+    hosts: tuple[bytes, bytes, int],
+    around_key: tuple[bytes, bytes],
+) -> Callable[[int, int, int, int, int, int, bytes, bytes], bytes]:
+    """Return what encodes a record of messages that are alike (a broker's hot path).
+
+    It receives size, queue, queue offset, log offset, time of birth, store time, body, unique key.
+
+    Args:
+        shared: the `pack` of the fixed fields, the magic, the flag, and the flags of the record.
+        hosts: the packed producer and broker, and how often the messages were delivered before.
+        around_key: what stands between body and unique key, and behind the unique key.
+    """
+    pack, magic, flag, sys_flag = shared
+    born_host, store_host, times = hosts
+    before_key, after_key = around_key
+
+    def encode(
+        size: int,
+        queue_id: int,
+        number: int,
+        offset: int,
+        born_time_ms: int,
+        time_ms: int,
+        body: bytes,
+        key: bytes,
+    ) -> bytes:
+        head = pack(
+            size,
+            magic,
+            crc32(body) & CRC_MASK,
+            queue_id,
+            flag,
+            number,
+            offset,
+            sys_flag,
+            born_time_ms,
+            born_host,
+            time_ms,
+            store_host,
+            times,
+            0,
+            len(body),
+        )
+        return b"".join((head, body, before_key, key, after_key))
+
+    return encode
 
 
 def iter_records(buffer: bytes | memoryview) -> Iterator[Record]:

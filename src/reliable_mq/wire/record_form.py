@@ -4,12 +4,12 @@
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from isal.isal_zlib import crc32
 
-from reliable_mq.wire.record import CRC_MASK, HOST_V6_FLAGS, fixed_for
+from reliable_mq.wire.record import CRC_MASK, HOST_V6_FLAGS, fixed_for, record_former
 from reliable_mq.wire.record_encode import record_size, topic_part
 from reliable_mq.wire.rows import pack_rows
 
@@ -220,53 +220,3 @@ class RecordForm:
             11: keys,
         }
         return pack_rows(form, row, columns, len(bodies))
-
-
-def record_former(
-    shared: tuple[Callable[..., bytes], int, int, int],
-    hosts: tuple[bytes, bytes, int],
-    around_key: tuple[bytes, bytes],
-) -> Callable[[int, int, int, int, int, int, bytes, bytes], bytes]:
-    """Return what encodes a record of messages that are alike (a broker's hot path).
-
-    It receives size, queue, queue offset, log offset, time of birth, store time, body, unique key.
-
-    Args:
-        shared: the `pack` of the fixed fields, the magic, the flag, and the flags of the record.
-        hosts: the packed producer and broker, and how often the messages were delivered before.
-        around_key: what stands between body and unique key, and behind the unique key.
-    """
-    pack, magic, flag, sys_flag = shared
-    born_host, store_host, times = hosts
-    before_key, after_key = around_key
-
-    def encode(
-        size: int,
-        queue_id: int,
-        number: int,
-        offset: int,
-        born_time_ms: int,
-        time_ms: int,
-        body: bytes,
-        key: bytes,
-    ) -> bytes:
-        head = pack(
-            size,
-            magic,
-            crc32(body) & CRC_MASK,
-            queue_id,
-            flag,
-            number,
-            offset,
-            sys_flag,
-            born_time_ms,
-            born_host,
-            time_ms,
-            store_host,
-            times,
-            0,
-            len(body),
-        )
-        return b"".join((head, body, before_key, key, after_key))
-
-    return encode

@@ -14,13 +14,8 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.telemetry import broker_events
-from reliable_mq.wire.record import (
-    RECORD_HEAD_SIZE_MAX,
-    body_end_in,
-    decode_record,
-    is_message,
-    properties_behind_body,
-)
+from reliable_mq.wire.record import RECORD_HEAD_SIZE_MAX, decode_record, is_message
+from reliable_mq.wire.record_head import body_end_in, properties_behind_body
 from reliable_mq.wire.record_scan import holds_records, is_record_size
 
 log = limited_log(__name__)

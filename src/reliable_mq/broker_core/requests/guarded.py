@@ -21,7 +21,7 @@ from reliable_mq.plain_text import cut
 from reliable_mq.telemetry import broker_events
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.typed_command import SignedSend
+from reliable_mq.wire.signed_send import SignedSend
 
 log = refusal_log(__name__)
 

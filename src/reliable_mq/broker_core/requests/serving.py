@@ -2,13 +2,8 @@
 
 from reliable_mq.broker_core.requests.at_slave import Find, at_slave, before_online
 from reliable_mq.broker_core.requests.guarded import guarded
-from reliable_mq.broker_core.requests.handlers import (
-    HANDLERS,
-)
+from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.line_limit import limited_log
-
-log = limited_log(__name__)
 
 
 class Serving:

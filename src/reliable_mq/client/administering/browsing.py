@@ -12,7 +12,8 @@ import msgspec
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.offsets import place_in
-from reliable_mq.client.consuming.received import received, unpack, unpacked
+from reliable_mq.client.consuming.pulling import received
+from reliable_mq.client.consuming.unpacking import unpack, unpacked
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.pulling import received
 from reliable_mq.client.consuming.running_info import directly_consumed, running_info
 from reliable_mq.client.consuming.thread_handling import HandlerStillRunning
+from reliable_mq.client.consuming.unpacking import unpacked
 from reliable_mq.client.flow import Instant
 from reliable_mq.errors import RecordError
 from reliable_mq.message import MessageQueue, ReceivedMessage

@@ -1,9 +1,9 @@
 """The worker tasks of one consumer on an event loop: they take messages, call the handler, settle.
 
-Worker tasks loop until no messages are left. `HandlerPool` decides how many run, the group which
-messages may run. `CalledHandler` calls the handler, `HandlerCall` decides whether the outcomes
-count, and flows decide what follows from them. A hung handler call is cancelled; where that is
-impossible, another worker task replaces it.
+Worker tasks loop until no messages are left. `HandlerPool` decides how many run; it knows no tasks.
+The group decides which messages may run. `CalledHandler` calls the handler, `HandlerCall` decides
+whether the outcomes count, and flows decide what follows from them. A hung handler call is
+cancelled; where that is impossible, another worker task replaces it.
 """
 
 import asyncio
@@ -13,11 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_called_handler import CalledHandler
+from reliable_mq.client.consuming.asyncio_handler_call import CalledHandler, HandlerCall
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.handler_call import HandlerCall
-from reliable_mq.client.consuming.handler_pool import HandlerPool
 from reliable_mq.client.consuming.settling import settle
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import ReceivedMessage
@@ -41,6 +40,16 @@ PATIENCE_SECONDS = 0.01
 """How long messages wait for a busy worker task."""
 
 
+SHORT_SECONDS = 0.05
+"""If recent calls took longer per message, there is no series."""
+SERIES_SECONDS = 0.4
+"""A series is so short that its last message begins about within this time."""
+EAGER = 2
+"""Number of worker tasks that are used without waiting."""
+_WEIGHT = 0.1
+"""Weight of the last call in the mean."""
+
+
 class RunsFlows(Protocol):
     """What the worker tasks need from the client."""
 
@@ -50,6 +59,59 @@ class RunsFlows(Protocol):
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
+
+
+class HandlerPool:
+    """Decides how many handler calls run, and how many messages each gets. Pure.
+
+    Handing over a message has a fixed cost: the round trip of a claim, a wake-up of the handler's
+    thread and one of the loop. Together that costs more than a short handler. So while calls are
+    short, only two run, and new messages wait a moment until one of these is free. That one takes
+    several of them (a series) and handles them one after another. If none becomes free, all worker
+    tasks are used. A long call would delay the rest of its series: then each message gets a worker
+    task of its own.
+
+    Args:
+        subscription: has the concurrency, batch and series.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._concurrency = subscription.concurrency
+        self._batch = subscription.batch
+        self._series = subscription.series
+        self._seconds = 1.0  # mean time of a message, recent calls first; long at the start
+
+    def note_call(self, seconds: float, messages: int) -> None:
+        """Note the time of a call and its number of messages."""
+        self._seconds += (seconds / messages - self._seconds) * _WEIGHT
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean time of a message, recent calls first; a second at the start."""
+        return self._seconds
+
+    @property
+    def may_take_series(self) -> bool:
+        """Whether a call may get a series of messages now."""
+        return self._series > 1 and self._seconds <= SHORT_SECONDS
+
+    def wanted(self, running: int, *, is_late: bool) -> int:
+        """Return how many calls may run: at least `running`; all if messages waited too long."""
+        if is_late or not self.may_take_series:
+            return self._concurrency
+        return min(self._concurrency, max(EAGER, running))
+
+    def share(self, ready: int, free: int) -> int:
+        """Return how many of `ready` messages one of the `free` worker tasks gets."""
+        if not self.may_take_series:
+            return self._batch
+        return max(1, min(self._series_max, -(-ready // free)))
+
+    @property
+    def _series_max(self) -> int:
+        if self._series * self._seconds <= SERIES_SECONDS:
+            return self._series
+        return int(SERIES_SECONDS / self._seconds)
 
 
 class AsyncHandlerPool:
@@ -240,19 +302,11 @@ class AsyncHandlerPool:
         running = len(self._calls)
         call = self._calls.pop(worker)
         if worker.cancelled() and not call.goes_on:
-            self._take_back(call)
+            call.hold_unsettled(asyncio.get_running_loop().time())
         self.handled.set()
         if not worker.cancelled() and (bug := worker.exception()) is not None:
             client_events.DELIVERY_BROKEN.log(log, traceback_of=bug, group=self._group.name)
         self.pump(running)
-
-    def _take_back(self, call: HandlerCall) -> None:
-        """Hold the unsettled messages of a cancelled call: no handler has them any more."""
-        now = asyncio.get_running_loop().time()
-        for message in call.messages:
-            assigned = call.queue_of(message)
-            if assigned is not None and assigned.is_running(message.queue_offset):
-                assigned.postpone(message.queue_offset, now, counts=False)
 
     async def _handle(self, worker: asyncio.Task[None], call: HandlerCall) -> None:
         messages = call.messages

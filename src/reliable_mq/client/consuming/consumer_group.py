@@ -17,8 +17,8 @@ from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.offset_tables import OffsetTables
 from reliable_mq.client.consuming.popped_queue import PopLease, PoppedQueue
 from reliable_mq.client.consuming.pull_faults import PullFaults
+from reliable_mq.client.consuming.rate_history import PART_SECONDS, RateHistory, Sums
 from reliable_mq.client.consuming.subscription import Sql, Subscription, expression_type
-from reliable_mq.client.consuming.topic_rates import TopicRates
 from reliable_mq.client.sending.producer import SendFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
@@ -40,6 +40,45 @@ class QueueLag(NamedTuple):
     behind: int
     end_offset: int
     age: float
+
+
+class TopicRates:
+    """How fast a member of a group pulls and handles the messages of one topic. In seconds.
+
+    Args:
+        now: when counting begins.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._history = RateHistory(now)
+        self._sums = Sums(float)  # since `_since`
+        self._since = now
+
+    def pulled(self, messages: int, took: float, now: float) -> None:
+        """Count a pull that found messages."""
+        if now - self._since >= PART_SECONDS:
+            self._roll(now)
+        self._sums["pulls"] += 1
+        self._sums["pulled"] += messages
+        self._sums["pull_seconds"] += took
+
+    def handled(self, consumed: int, failed: int, took: float, now: float) -> None:
+        """Count a handler call with its consumed and failed messages."""
+        if now - self._since >= PART_SECONDS:
+            self._roll(now)
+        self._sums["calls"] += 1
+        self._sums["consumed"] += consumed
+        self._sums["failed"] += failed
+        self._sums["call_seconds"] += took
+
+    def status(self, now: float) -> dict[str, float]:
+        """Return the rates of the last minute, see `RateHistory.status`."""
+        self._roll(now)
+        return self._history.status(now)
+
+    def _roll(self, now: float) -> None:
+        self._history.add(self._sums, self._since)
+        self._sums, self._since = Sums(float), now
 
 
 class ConsumerGroup:

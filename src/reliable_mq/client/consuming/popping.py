@@ -14,8 +14,9 @@ from reliable_mq.client.consuming.filters import expression_of
 from reliable_mq.client.consuming.pop_leases import acknowledge
 from reliable_mq.client.consuming.pop_shares import Share
 from reliable_mq.client.consuming.popped_queue import PopLease
-from reliable_mq.client.consuming.received import delivery, unpack
+from reliable_mq.client.consuming.pulling import delivery
 from reliable_mq.client.consuming.settling import dead_letter
+from reliable_mq.client.consuming.unpacking import unpack
 from reliable_mq.client.flow import NOW, Call, Flow, Instant, call
 from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, PULL_COUNT_MAX

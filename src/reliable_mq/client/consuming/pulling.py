@@ -1,13 +1,17 @@
 """Pulling: one request with long polling, and the effect of its answer on the queue.
 
+Stored records become messages here (`delivery`), also those of a pop. A message from a retry topic
+gets its original topic back.
+
 A pull commits no offset, unlike in Apache's client. In a test, 3,000 pulls were sent right before a
 commit. Apache's broker stored the offsets of 1,097 of them after the commit, which set the group
 back.
 
-Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`.
+Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`, `MessageDecoder`.
 """
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
@@ -15,17 +19,27 @@ from reliable_mq.client.connecting.routes import MASTER_ID, Broker
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import expression_of
-from reliable_mq.client.consuming.received import delivery, unpack, with_tags
 from reliable_mq.client.consuming.settling import dead_letter
+from reliable_mq.client.consuming.unpacking import unpack
 from reliable_mq.client.flow import NOW, Call, Flow, Instant
 from reliable_mq.errors import ProtocolError, RemoteError, Unavailable
-from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_legal_name
 from reliable_mq.telemetry import client_events
 from reliable_mq.telemetry.message_facts import queue_facts
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import LANGUAGE, VERSION, Command
 from reliable_mq.wire.headers import PullResultHeader
+from reliable_mq.wire.message_id import is_usual_id, ledger_id
+from reliable_mq.wire.properties import (
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+)
 from reliable_mq.wire.record import COMPRESSED, Record, iter_records
 from reliable_mq.wire.remote_faults import pause_seconds, remote_error
 
@@ -230,3 +244,55 @@ def _read(
         messages.append(message)
     tags = group.tags[assigned.queue.topic]
     return with_tags(messages, tags) if tags else messages, next_offset
+
+
+def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
+    """Return the delivery of a `record` read from `queue`; its body is as stored."""
+    return delivery(record, queue, record.property_map(), record.offset_message_id())
+
+
+def delivery(
+    record: Record, queue: MessageQueue, properties: dict[str, str], offset_id: str
+) -> ReceivedMessage:
+    """Return the delivery of a `record` with these properties and this offset message id.
+
+    A message without a producer's id gets the id of the place where it was first stored, also as a
+    copy in a retry topic: it is one message, and its effect happens once. If no ledger can store an
+    id, its digest replaces it. A copy without an original topic stays in the retry topic.
+    """
+    topic = record.topic
+    message_id = properties.get(UNIQ_KEY)
+    if not message_id and topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        # A copy has a new place, but the broker that copied it recorded the first place.
+        message_id = properties.get(ORIGIN_MESSAGE_ID)
+    if topic.startswith(RETRY_PREFIX):
+        origin = properties.get(RETRY_TOPIC, "")
+        topic = origin if is_legal_name(origin, TOPIC_LENGTH_MAX) else topic
+    keys = properties.get(KEYS)
+    message_id = message_id or offset_id
+    return ReceivedMessage(
+        topic=topic,
+        body=record.body,
+        tag=properties.get(TAGS, ""),
+        keys=tuple(keys.split()) if keys else (),
+        message_id=message_id if is_usual_id(message_id) else ledger_id(message_id),
+        ordering_key=properties.get(SHARDING_KEY, ""),
+        properties=properties,
+        queue=queue,
+        queue_offset=record.queue_offset,
+        commit_log_offset=record.commit_log_offset,
+        offset_message_id=offset_id,
+        born_time_ms=record.born_time_ms,
+        store_time_ms=record.store_time_ms,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def with_tags(messages: Iterable[ReceivedMessage], tags: frozenset[str]) -> list[ReceivedMessage]:
+    """Return the messages with one of `tags`; all when `tags` is empty.
+
+    A broker compares only hashes of tags, which may collide. So the text is compared here.
+    """
+    if not tags:
+        return list(messages)
+    return [message for message in messages if message.tag in tags]

@@ -13,7 +13,8 @@ import msgspec
 
 from reliable_mq.client.connecting.routes import RouteCache
 from reliable_mq.client.consuming.offsets import offset_in
-from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.pulling import received
+from reliable_mq.client.consuming.unpacking import unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
 from reliable_mq.client.sending.outgoing import (
     PreparedMessage,

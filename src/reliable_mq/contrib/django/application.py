@@ -43,7 +43,8 @@ from reliable_mq.decorated import check_function
 from reliable_mq.errors import UsageError
 from reliable_mq.misspelt import explained, names_checked_as, parentheses_checked_as
 from reliable_mq.outbox.message_options import ManyOptions, StubOptions, check_options
-from reliable_mq.outbox.sql_transaction import SqlOutbox, Transaction, TransactionScope
+from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_transaction import Transaction, TransactionScope
 from reliable_mq.outbox.transaction_block import Given
 from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.topic import Topic, name_of

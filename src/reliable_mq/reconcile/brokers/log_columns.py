@@ -62,9 +62,9 @@ from reliable_mq.wire.record import (
     MAGIC_V2,
     STORE_HOST_V6,
     TRANSACTION_MASK,
-    body_end_in,
     decode_record,
 )
+from reliable_mq.wire.record_head import body_end_in
 
 # wire/record.py draws it; both hosts IPv4.
 _HEAD_SIZE = 88

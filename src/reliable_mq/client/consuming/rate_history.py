@@ -1,14 +1,17 @@
-"""How fast a member of a group pulls and handles the messages of a topic.
+"""The counts of a topic in the last minute and the last hour, and the rates that follow from them.
 
-For administrators: ten-second sums for a minute, and ten-minute sums for an hour. Source: Apache
-RocketMQ `ConsumerStatsManager`, `ConsumeStatus`.
+A member of a group counts its pulls and handler calls (`consumer_group.TopicRates`). For
+administrators there are ten-second sums for a minute, and ten-minute sums for an hour.
+Source: Apache RocketMQ `ConsumerStatsManager`, `ConsumeStatus`.
 """
 
 from collections import defaultdict, deque
 
 MINUTE, HOUR = 60.0, 3600.0
 _PARTS = 6  # of a period
-_Sums = defaultdict[str, float]
+PART_SECONDS = MINUTE / _PARTS
+"""Counts are added to a history after so many seconds."""
+Sums = defaultdict[str, float]
 """Counts in a period of time, by name."""
 
 
@@ -17,18 +20,18 @@ class _Window:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._parts: deque[tuple[float, _Sums]] = deque()
+        self._parts: deque[tuple[float, Sums]] = deque()
 
-    def add(self, sums: _Sums, begun: float) -> None:
+    def add(self, sums: Sums, begun: float) -> None:
         part = self._seconds / _PARTS
         if not self._parts or begun - self._parts[-1][0] >= part:
-            self._parts.append((begun, _Sums(float)))
+            self._parts.append((begun, Sums(float)))
         _add(self._parts[-1][1], sums)
         self._drop(begun)
 
-    def total(self, now: float) -> _Sums:
+    def total(self, now: float) -> Sums:
         self._drop(now)
-        total = _Sums(float)
+        total = Sums(float)
         for _, sums in self._parts:
             _add(total, sums)
         return total
@@ -38,13 +41,13 @@ class _Window:
             self._parts.popleft()
 
 
-def _add(total: _Sums, more: _Sums) -> None:
+def _add(total: Sums, more: Sums) -> None:
     for name, value in more.items():
         total[name] += value
 
 
-class TopicRates:
-    """The rates of one topic. All times are in seconds.
+class RateHistory:
+    """The counts of one topic, and its rates. All times are in seconds.
 
     Args:
         now: when counting begins.
@@ -52,34 +55,19 @@ class TopicRates:
 
     def __init__(self, now: float) -> None:
         self._began = now
-        self._sums = _Sums(float)  # since `_since`
-        self._since = now
         self._minute = _Window(MINUTE)
         self._hour = _Window(HOUR)
 
-    def pulled(self, messages: int, took: float, now: float) -> None:
-        """Count a pull that found messages."""
-        if now - self._since >= MINUTE / _PARTS:
-            self._roll(now)
-        self._sums["pulls"] += 1
-        self._sums["pulled"] += messages
-        self._sums["pull_seconds"] += took
-
-    def handled(self, consumed: int, failed: int, took: float, now: float) -> None:
-        """Count a handler call with its consumed and failed messages."""
-        if now - self._since >= MINUTE / _PARTS:
-            self._roll(now)
-        self._sums["calls"] += 1
-        self._sums["consumed"] += consumed
-        self._sums["failed"] += failed
-        self._sums["call_seconds"] += took
+    def add(self, sums: Sums, since: float) -> None:
+        """Add what was counted from `since` until now."""
+        for window in (self._minute, self._hour):
+            window.add(sums, since)
 
     def status(self, now: float) -> dict[str, float]:
         """Return the rates of the last minute, under Apache's names; times in milliseconds.
 
         In a minute without handler calls, the handling time is that of the last hour.
         """
-        self._roll(now)
         minute, hour = self._minute.total(now), self._hour.total(now)
         seconds = max(1.0, min(MINUTE, now - self._began))
         calls = minute if minute["calls"] else hour
@@ -91,8 +79,3 @@ class TopicRates:
             "pullRT": 1000 * minute["pull_seconds"] / max(1, minute["pulls"]),
             "pullTPS": minute["pulled"] / seconds,
         }
-
-    def _roll(self, now: float) -> None:
-        for window in (self._minute, self._hour):
-            window.add(self._sums, self._since)
-        self._sums, self._since = _Sums(float), now
