@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_a_wrong_secret_is_one_line_of_the_group_with_its_variables(
     assert "RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY" in told[1]
 
 
+async def asked_on_a_new_connection(client: AsyncClient, peer: Peer) -> "asyncio.Task[Any]":
+    """Ask until the connection that has ended is forgotten; return the call that waits."""
+    while True:
+        asking = asyncio.create_task(client.topic_route("orders"))
+        is_asked = partial(_is_asked, peer, asking)
+        await eventually(is_asked)
+        if not asking.done():
+            return asking
+        assert isinstance(asking.exception(), ConnectionLost)
+
+
+def _is_asked(peer: Peer, asking: "asyncio.Task[Any]") -> bool:
+    return asking.done() or (len(peer.asked) > 1 and bool(peer.asked[-1]))
+
+
 def test_a_server_that_has_answered_before_is_not_suspected_of_tls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -177,12 +193,7 @@ def test_a_server_that_has_answered_before_is_not_suspected_of_tls(
             await client.topic_route("orders")
             peer.silent.add(ROUTE)
             peer.hang_up()
-            while True:  # the first calls may find the connection that has ended
-                asking = asyncio.create_task(client.topic_route("orders"))
-                await eventually(lambda: asking.done() or (len(peer.asked) > 1 and peer.asked[-1]))
-                if not asking.done():
-                    break
-                assert isinstance(asking.exception(), ConnectionLost)
+            asking = await asked_on_a_new_connection(client, peer)
             peer.hang_up()
             with pytest.raises(ConnectionLost, match="closed the connection"):
                 await asking
