@@ -227,6 +227,8 @@ def test_a_server_of_the_messaging_ends_at_its_start(mq: ReliableMQ) -> None:
     assert "as in `uvicorn shop:app`" in told[0]["message"]
     with pytest.raises(UsageError, match=r"as in `uvicorn shop:app`"):
         served({"type": "http"})
+    with pytest.raises(TypeError, match=r"as in `uvicorn shop:app`"):  # is it a factory?
+        served()
 
 
 def test_a_server_without_the_asynchronous_driver_does_not_start(

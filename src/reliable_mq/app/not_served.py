@@ -16,7 +16,9 @@ class NotServed:
 
         def __call__(self, *given: Any, **_named: Any) -> Any:
             """Refuse; a server of ASGI that starts is told in its own protocol, so that it ends."""
-            scope = given[0] if given else None
+            if not given:  # uvicorn asks so whether it is a factory, and goes on after this error
+                raise TypeError(_SERVED)
+            scope = given[0]
             if not isinstance(scope, dict):
                 raise UsageError(
                     "a ReliableMQ is not called; if this is the lifespan of an application, write "
