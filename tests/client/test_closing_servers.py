@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,39 @@ def test_a_wrong_secret_is_one_line_of_the_group_with_its_variables(
     assert events(caplog) == ["heartbeat_refused", "consumer_obstacle"]
     assert len(told) == 2
     assert "RELIABLE_MQ_ACCESS_KEY, RELIABLE_MQ_SECRET_KEY" in told[1]
+
+
+async def asked_on_a_new_connection(client: AsyncClient, peer: Peer) -> "asyncio.Task[Any]":
+    """Ask until the connection that has ended is forgotten; return the call that waits."""
+    while True:
+        asking = asyncio.create_task(client.topic_route("orders"))
+        is_asked = partial(_is_asked, peer, asking)
+        await eventually(is_asked)
+        if not asking.done():
+            return asking
+        assert isinstance(asking.exception(), ConnectionLost)
+
+
+def _is_asked(peer: Peer, asking: "asyncio.Task[Any]") -> bool:
+    return asking.done() or (len(peer.asked) > 1 and bool(peer.asked[-1]))
+
+
+def test_a_server_that_has_answered_before_is_not_suspected_of_tls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        peer = Peer()
+        async with peer.listening() as address, AsyncClient(address) as client:
+            await client.topic_route("orders")
+            peer.silent.add(ROUTE)
+            peer.hang_up()
+            asking = await asked_on_a_new_connection(client, peer)
+            peer.hang_up()
+            with pytest.raises(ConnectionLost, match="closed the connection"):
+                await asking
+
+    caplog.set_level(logging.INFO, "reliable_mq")
+    asyncio.run(scene())
+    assert events(caplog) == ["peer_lost"]
+    assert "closed the connection before it answered" in caplog.messages[0]
+    assert "TLS" not in caplog.messages[0]

@@ -40,6 +40,7 @@ HOW_TO: tuple[str, ...] = (
         "rate_limits",
         "redis",
         "fastapi",
+        "fastapi_session",
         "django",
         "django_production",
         "flask",

@@ -22,7 +22,7 @@ ROUNDS = (
     ("management ui", "how-to/questions_features.html"),
     ("manage.py runserver with worker", "how-to/questions_names.html"),
     ("how to send message from async endpoint", "how-to/fastapi.html"),
-    ("dependency session with mq", "how-to/fastapi.html"),
+    ("dependency session with mq", "how-to/fastapi_session.html"),
     ("uvicorn workers 4 how many relays", "how-to/questions_production.html"),
     ("lifespan", "how-to/fastapi.html"),
     ("checkLocalTransaction", "how-to/questions_features.html"),

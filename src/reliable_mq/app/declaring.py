@@ -11,6 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from reliable_mq.app.declarations import Declarations
+from reliable_mq.app.not_served import NotServed
 from reliable_mq.consume.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.consume.handler_types import ConsumerOptions, F, PayloadHandlers, TopicOptions
 from reliable_mq.consume.payload import decoder_of
@@ -37,7 +38,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Declaring:
+class Declaring(NotServed):
     """The declarations of one application.
 
     Invariant: no method connects.

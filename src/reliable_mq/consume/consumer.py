@@ -57,7 +57,10 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     name = getattr(function, "__qualname__", repr(function))
     hints = annotations_of(function, f"handler {name}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UsageError(f"handler {name}: it yields, so calling it would not run it")
+        raise UsageError(
+            f"handler {name}: it yields, so calling it would not run it; let it return, or send in "
+            "the handler's transaction: mq.transaction(session)"
+        )
     is_async = inspect.iscoroutinefunction(function)
     wanted = AsyncSession if is_async else Session
     found: dict[str, str] = {}

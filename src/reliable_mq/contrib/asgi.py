@@ -4,15 +4,18 @@ It is used as it is with Starlette, FastAPI and Litestar. It needs no extra.
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.contrib.endpoint_checks import check_endpoints
+from reliable_mq.database.sql_faults import is_database_away
 from reliable_mq.errors import UsageError
 from reliable_mq.settings import EMBEDDED
 
-__all__ = ["lifespan"]
+__all__ = ["AnswerDatabaseAway", "lifespan"]
 
 
 def lifespan(
@@ -30,20 +33,30 @@ def lifespan(
         consume: whether this process also runs the consumers. None: only if the broker is embedded
             in this process, because no other process could reach it then.
 
-    The lifespan raises `ConfigurationError` if a table is missing, or if a setting is wrong. With
-    `consume=True` it raises `UsageError` if the application has no consumers.
+    The lifespan raises `ExtraMissing` if an endpoint needs an asynchronous driver that is not
+    installed. It raises `ConfigurationError` if a table is missing, or if a setting is wrong. It
+    raises `UsageError` if a route runs a function without its `@mq.idempotent`, and, with
+    `consume=True`, if the application has no consumers.
 
     Raises:
-        UsageError: `mq` is something else, such as the web application.
+        UsageError: `mq` is something else, such as the web application, or `own` is a generator.
     """
     if not isinstance(mq, ReliableMQ):
         raise UsageError(
             f"lifespan({type(mq).__name__}): give it your ReliableMQ, as lifespan=lifespan(mq)"
         )
 
+    if inspect.isasyncgenfunction(own) or inspect.isgeneratorfunction(own):
+        raise UsageError(
+            f"lifespan(mq, {own.__name__}): {own.__name__} yields; write @asynccontextmanager (of "
+            "contextlib) above its async def"
+        )
+
     @asynccontextmanager
     async def whole(app: Any) -> AsyncIterator[Any]:
         try:
+            if check_endpoints(app):
+                _ = mq.database.async_engine  # connects to nothing; needs its driver
             await asyncio.to_thread(_open, mq, consume)
             if own is None:
                 yield None
@@ -71,3 +84,46 @@ async def _close(mq: ReliableMQ) -> None:
         await asyncio.to_thread(mq.close)
     finally:
         await mq.databases.close_async()
+
+
+class AnswerDatabaseAway:
+    """Middleware: answers 503 to a request whose database is away, not 500 with a traceback.
+
+    Write `app.add_middleware(AnswerDatabaseAway)`. It knows the errors of all drivers, also those
+    that asyncpg raises itself. Every other error goes on. So does this one, if a part of the
+    response has been sent.
+
+    Args:
+        app: the application; the framework gives it.
+        retry_after: seconds, the header Retry-After. Default 5.
+    """
+
+    def __init__(self, app: Any, retry_after: int = 5) -> None:
+        self._app = app
+        self._retry_after = retry_after
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let the application answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_begun = False
+
+        async def note(message: Any) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            if is_begun or not is_database_away(error):
+                raise
+            body = b'{"detail":"the database is away, try again"}'
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"retry-after", b"%d" % self._retry_after),
+            ]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": body})

@@ -22,8 +22,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.contrib.asgi import lifespan
+from reliable_mq.contrib.asgi import AnswerDatabaseAway, lifespan
+from reliable_mq.contrib.endpoint_checks import RequestKind, kinds
 from reliable_mq.contrib.health import Health, liveness, readiness
 from reliable_mq.contrib.request_transaction import (
     async_request_transaction,
@@ -40,7 +44,13 @@ with extra_of("reliable_mq.contrib.fastapi"):
     from fastapi import APIRouter, Depends, params
     from fastapi.responses import JSONResponse
 
-__all__ = ["health_router", "lifespan", "sync_transaction", "transaction"]
+__all__ = [
+    "AnswerDatabaseAway",
+    "health_router",
+    "lifespan",
+    "sync_transaction",
+    "transaction",
+]
 
 OwnSession = Callable[..., Any] | params.Depends
 """An application's dependency of a session: its function, or `Depends(function, …)`."""
@@ -114,6 +124,19 @@ class _Own:
     scope: str | None
     depends: params.Depends = field(compare=False)  # older ones have no hash
 
+    def check_kind(self, given: Any, wanted: type, call: str) -> None:
+        """Check that the session is for this kind of endpoint.
+
+        Raises:
+            UsageError: it is a session of the other kind.
+        """
+        if isinstance(given, Session | AsyncSession) and not isinstance(given, wanted):
+            name = getattr(self.function, "__name__", "get_session")
+            raise UsageError(
+                f"session={name}: it gives {type(given).__name__}, so write "
+                f"{call}(mq, session={name})"
+            )
+
     def refuse_late_commit(self, given: Any) -> None:
         """Refuse a session that is committed after the response, where nobody sees it fail.
 
@@ -134,6 +157,12 @@ class _Own:
 def _own(session: OwnSession | None) -> _Own | None:
     if session is None:
         return None
+    if isinstance(session, sessionmaker | async_sessionmaker):
+        word = "async with" if isinstance(session, async_sessionmaker) else "with"
+        raise UsageError(
+            f"session={type(session).__name__}: give a dependency, a function that does "
+            f"`{word} new_session() as session: yield session`"
+        )
     given: params.Depends = session if isinstance(session, params.Depends) else Depends(session)
     return _Own(given.dependency, given.use_cache, given.scope, given)
 
@@ -146,14 +175,17 @@ def _asynchronous(
         async with async_request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
+    kinds[of_request] = RequestKind(is_async=True, is_ours=database is None)
     if own is None:
         return of_request
 
     async def of_session(given: Any = own.depends) -> AsyncIterator[AsyncTransaction]:
+        own.check_kind(given, AsyncSession, "sync_transaction")
         own.refuse_late_commit(given)
         async with async_request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
+    kinds[of_session] = RequestKind(is_async=True, is_ours=False)
     return of_session
 
 
@@ -165,14 +197,17 @@ def _synchronous(
         with request_transaction(mq, database=database, half=half) as tx:
             yield tx
 
+    kinds[of_request] = RequestKind(is_async=False, is_ours=database is None)
     if own is None:
         return of_request
 
     def of_session(given: Any = own.depends) -> Iterator[Transaction]:
+        own.check_kind(given, Session, "transaction")
         own.refuse_late_commit(given)
         with request_transaction(mq, given, database=database, half=half) as tx:
             yield tx
 
+    kinds[of_session] = RequestKind(is_async=False, is_ours=False)
     return of_session
 
 

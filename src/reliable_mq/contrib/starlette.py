@@ -7,7 +7,7 @@ rely on it.
 """
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.contrib.asgi import lifespan
+from reliable_mq.contrib.asgi import AnswerDatabaseAway, lifespan
 from reliable_mq.contrib.health import liveness, readiness
 from reliable_mq.extras import extra_of
 
@@ -16,7 +16,7 @@ with extra_of("reliable_mq.contrib.starlette"):
     from starlette.responses import JSONResponse
     from starlette.routing import BaseRoute, Route
 
-__all__ = ["health_routes", "lifespan"]
+__all__ = ["AnswerDatabaseAway", "health_routes", "lifespan"]
 
 
 def health_routes(mq: ReliableMQ, *, prefix: str = "/health") -> list[BaseRoute]:

@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import time
+from traceback import walk_tb
 
 from sqlalchemy import Engine, ExceptionContext, event
 from sqlalchemy.exc import (
@@ -42,6 +43,7 @@ _MYSQL_DOWN = frozenset(
 _SQLITE_DOWN = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
 )
+_POOLS = "sqlalchemy.pool"  # the module through which every connection is made
 _RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
 _MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
 _LATE_STATE = "57014"  # SQLSTATE: query canceled
@@ -71,6 +73,20 @@ def is_database_down(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
     return state.startswith(_DOWN_STATES)
+
+
+def is_database_away(error: BaseException) -> bool:
+    """Return whether a database is down, also by what a driver raises past SQLAlchemy.
+
+    asyncpg does so while it connects: an `OSError`, or an error of its own with an SQLSTATE.
+    """
+    if is_database_down(error):
+        return True
+    if isinstance(error, OSError):
+        frames = walk_tb(error.__traceback__)
+        return any(frame.f_globals.get("__name__", "").startswith(_POOLS) for frame, _ in frames)
+    state = getattr(error, "sqlstate", None)
+    return isinstance(state, str) and state.startswith(_DOWN_STATES)
 
 
 def is_database_busy(error: BaseException) -> bool:

@@ -38,7 +38,8 @@ def tables(context: CheckContext, report: CheckFindings) -> None:
         report.warn("the database notes no revision of its tables", _MIGRATE_OR_CREATE)
     elif not report.findings:
         newer = f"; this release knows {REVISION}" if revision > REVISION else ""
-        report.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
+        count = len(database.metadata.tables) + 1  # that of the revision
+        report.ok(f"{count} tables at revision {revision}{newer}")
 
 
 def indexes(context: CheckContext, report: CheckFindings) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.message_options import ManyOptions, StubOptions
-from reliable_mq.outbox.transaction_block import TransactionBlock
+from reliable_mq.outbox.transaction_block import TransactionBlock, ended
 from reliable_mq.topic import Topic, name_of
 
 T = TypeVar("T")
@@ -105,7 +105,10 @@ class AsyncTransaction(TransactionBlock[AsyncSession, AsyncConnection]):
         if self._unawaited:
             for each in list(self._unawaited):
                 each.close()
-            raise UsageError("tx.send(…) was not awaited in this block: write `await tx.send(…)`")
+            raise UsageError(
+                "tx.send(…) was not awaited in this block: write `await tx.send(…)`; in a def "
+                "endpoint take sync_transaction(mq)"
+            )
 
 
 class SendAwaitable(Coroutine[Any, Any, T]):
@@ -114,6 +117,7 @@ class SendAwaitable(Coroutine[Any, Any, T]):
     def __init__(self, work: Coroutine[Any, Any, T], unawaited: "set[SendAwaitable[Any]]") -> None:
         self._work = work
         self._unawaited = unawaited
+        self._is_closed = False
         unawaited.add(self)
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -122,6 +126,8 @@ class SendAwaitable(Coroutine[Any, Any, T]):
 
     def send(self, value: Any) -> Any:
         """Continue the coroutine; called by the task that runs it."""
+        if self._is_closed:  # a task that begins after the block
+            raise ended()
         self._unawaited.discard(self)
         return self._work.send(value)
 
@@ -133,4 +139,5 @@ class SendAwaitable(Coroutine[Any, Any, T]):
     def close(self) -> None:
         """Close the coroutine; it no longer counts as unawaited."""
         self._unawaited.discard(self)
+        self._is_closed = True
         self._work.close()

@@ -3,7 +3,7 @@
 Receives a session or a Core connection; says whether it may be used now. Knows no table.
 """
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -80,9 +80,30 @@ class TransactionBlock(Generic[S, C]):
         self._check_open()
         return self.connection if self._session is None else self._session
 
+    if not TYPE_CHECKING:  # a type checker must see that there is no such method
+
+        def __enter__(self) -> Any:
+            raise _begun_already()
+
+        __aenter__ = __enter__
+
+        def __exit__(self, *_raised: object) -> None:
+            """Do nothing: no block begins."""
+
+        __aexit__ = __exit__
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, *_given: object) -> Any:
+            """Refuse to be a part of a model: a parameter of an endpoint that nobody fills."""
+            call = "transaction" if cls.__name__.startswith("Async") else "sync_transaction"
+            raise UsageError(
+                f"{cls.__name__} is no value of a request: write "
+                f"tx: Annotated[{cls.__name__}, {call}(mq)]"
+            )
+
     def _check_open(self) -> None:
         if not self.is_open:
-            raise _ended()
+            raise ended()
         self._check_call()
 
     def _check_call(self) -> None:
@@ -148,5 +169,13 @@ def argument_for(given: object) -> str:
     return "connection" if isinstance(given, Connection | AsyncConnection) else "session"
 
 
-def _ended() -> UsageError:
-    return UsageError("this transaction has ended: send inside its `with` block")
+def _begun_already() -> UsageError:
+    return UsageError("this transaction has begun already: write tx.send(…) without a `with tx:`")
+
+
+def ended() -> UsageError:
+    """Return the error of a send after the end of its block."""
+    return UsageError(
+        "this transaction has ended: send inside its `with` block; in a web application before the "
+        "endpoint returns, or within `with mq.transaction()` in the background task or stream"
+    )

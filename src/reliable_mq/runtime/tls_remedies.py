@@ -39,7 +39,7 @@ def tls_remedy(text: str, *, has_tls: bool = False, words: TlsWords = CLIENT_WOR
 
     Args:
         text: why it failed.
-        has_tls: whether this side encrypts its connections for sure.
+        has_tls: whether this side encrypts its connections for sure, or need not for this peer.
         words: what the user of this side sets.
     """
     if "demands a certificate" in text or "certificate of this side" in text:
