@@ -74,8 +74,13 @@ def _open(mq: ReliableMQ, consume: bool | None) -> None:
         consume = bool(mq.consumer_groups) and mq.settings.broker.startswith(EMBEDDED)
     if consume:
         mq.start()
-    else:
+        return
+    try:
         mq.databases.check_tables()
+    except Exception as error:
+        # A server starts without its database: the log has said so, and requests are refused.
+        if not is_database_away(error):
+            raise
 
 
 async def _close(mq: ReliableMQ) -> None:

@@ -44,6 +44,7 @@ _SQLITE_DOWN = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
 )
 _POOLS = "sqlalchemy.pool"  # the module through which every connection is made
+_ASYNCPG = "sqlalchemy.dialects.postgresql.asyncpg"  # through which its timeouts come
 _RIGHT_STATE = "42501"  # SQLSTATE: insufficient privilege
 _MYSQL_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, routine
 _LATE_STATE = "57014"  # SQLSTATE: query canceled
@@ -78,13 +79,15 @@ def is_database_down(error: BaseException) -> bool:
 def is_database_away(error: BaseException) -> bool:
     """Return whether a database is down, also by what a driver raises past SQLAlchemy.
 
-    asyncpg does so while it connects: an `OSError`, or an error of its own with an SQLSTATE.
+    asyncpg does so while it connects: an `OSError`, or an error of its own with an SQLSTATE. With a
+    `command_timeout`, a server that hangs is a `TimeoutError`.
     """
     if is_database_down(error):
         return True
     if isinstance(error, OSError):
+        ways = (_POOLS, _ASYNCPG) if isinstance(error, TimeoutError) else _POOLS
         frames = walk_tb(error.__traceback__)
-        return any(frame.f_globals.get("__name__", "").startswith(_POOLS) for frame, _ in frames)
+        return any(frame.f_globals.get("__name__", "").startswith(ways) for frame, _ in frames)
     state = getattr(error, "sqlstate", None)
     return isinstance(state, str) and state.startswith(_DOWN_STATES)
 
