@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli.dev_changes import files_changed, next_of
+from reliable_mq.cli.dev_environment import write_environment
 from reliable_mq.cli.dev_guard import DevGuard
 from reliable_mq.cli.dev_log import DevLog
 from reliable_mq.cli.dev_names import name_of
@@ -233,11 +234,8 @@ class DevRun:
         addresses = {**self._servers.addresses, "RELIABLE_MQ_APP": self._application}
         if settings := os.environ.get(_DJANGO_SETTINGS):
             addresses[_DJANGO_SETTINGS] = settings
-        lines = [f"export {name}={shlex.quote(url)}\n" for name, url in addresses.items()]
         path = self._servers.folder / "env"
-        path.touch(mode=0o600)  # a URL may have a password
-        path.chmod(0o600)  # it may be there, with another mode
-        path.write_text("".join(lines), "utf-8")
+        write_environment(path, addresses, self._servers.made)
         if addresses == self._written:
             return
         self._written = addresses

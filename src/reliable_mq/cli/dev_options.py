@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from reliable_mq.cli.credentials import FORMS, credential, variable
+from reliable_mq.cli.dev_environment import forget_former
 from reliable_mq.errors import UsageError
 from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.addresses import split_addresses
@@ -73,6 +74,7 @@ def servers_of(
 
 def _given_addresses(db: str, broker: str, redis: str) -> dict[str, str]:
     """Return the addresses that options or variables give, by variable."""
+    forget_former()
     options = {"DATABASE": db, "BROKER": broker, "REDIS": redis}
     given = {f"RELIABLE_MQ_{name}": url for name, url in options.items()}
     return {name: found for name, url in given.items() if (found := url or variable(name))}

@@ -70,6 +70,7 @@ class DevServers:
         ports: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
+        self._given = frozenset(given)
         self.addresses = dict(given)
         self._log = log
         self._guard = guard
@@ -83,6 +84,11 @@ class DevServers:
         self._told: set[str] = set()  # servers that the application names itself
         self.returns = 0
         """How often a server has been started again."""
+
+    @property
+    def made(self) -> list[str]:
+        """The addresses of the servers that were started here."""
+        return [url for name, url in self.addresses.items() if name not in self._given]
 
     def start_needed(self, needs: DevNeeds) -> None:
         """Start the servers that are needed and do not run yet.
