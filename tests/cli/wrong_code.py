@@ -179,7 +179,7 @@ WRITTEN: dict[str, tuple[Callable[[], object], str]] = {
     "tx.send": (lambda: sent("orders", {}, tga="x"), "send has no option tga; did you mean tag?"),
     "tx.send of an object": (
         lambda: sent("orders", object()),
-        "a payload is a pydantic model, dataclass, dict, list, str or bytes",
+        "a payload is a pydantic model, dataclass, msgspec Struct, dict, list, str or bytes",
     ),
     "tx.send with a number as delay": (lambda: sent("orders", {}, delay=5), "timedelta(seconds=5)"),
     "tx.send of a number": (lambda: sent("orders", 7), "list, str or bytes, not an int"),

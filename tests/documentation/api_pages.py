@@ -63,6 +63,7 @@ ELSEWHERE = {
     ),
     "frameworks": (
         "reliable_mq.contrib.asgi.lifespan",
+        "reliable_mq.contrib.asgi.AnswerDatabaseAway",
         "reliable_mq.contrib.fastapi.transaction",
         "reliable_mq.contrib.fastapi.sync_transaction",
         "reliable_mq.contrib.fastapi.health_router",

@@ -171,8 +171,8 @@ class Declaring(NotServed):
         effect happens exactly once per message and group. Parameters are filled by annotation. A
         `Session` (in an `async def`: an `AsyncSession`) is committed when the function returns. A
         `ReceivedMessage` is the message. Any other parameter is the payload: a pydantic model,
-        dataclass, dict, str or bytes. A `def` runs in a thread, an `async def` as a task. The
-        function may use savepoints, but ending the session's transaction raises `UsageError`.
+        dataclass, msgspec Struct, dict, list, str or bytes. A `def` runs in a thread, `async def`
+        as a task. It may use savepoints. To end the session's transaction raises `UsageError`.
 
         Return or raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters.
         Any other exception is a failed attempt. Any other value means consumed.

@@ -52,7 +52,7 @@ def command(
     ] = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Check tables, indexes, isolation, clocks, leases, windows, orphaned states, broker, Redis.
+    """Check tables, indexes, isolation, clocks, leases, windows, stubs left alone, broker, Redis.
 
     Exits with 1 if a promise is in danger. Changes nothing.
     """

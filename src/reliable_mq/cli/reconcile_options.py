@@ -80,8 +80,8 @@ Cluster = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT;…",
-        help="Name servers of a running cluster, beside a --store of other brokers. Its brokers are"
-        " read by pulling, as those of --broker without a --store.",
+        help="Name servers of a running cluster, alone or beside a --store of other brokers. Its"
+        " brokers are read by pulling, as those of --broker without a --store.",
         rich_help_panel=LEDGERS,
     ),
 ]

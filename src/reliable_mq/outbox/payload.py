@@ -126,7 +126,8 @@ def _encode(payload: Any) -> tuple[bytes, str]:
     else:
         given = f"{a_kind(payload)}{instead(type(payload))}"
     raise MessageRefused(
-        f"a payload is a pydantic model, dataclass, dict, list, str or bytes, not {given}"
+        f"a payload is a pydantic model, dataclass, msgspec Struct, dict, list, str or bytes, "
+        f"not {given}"
     )
 
 

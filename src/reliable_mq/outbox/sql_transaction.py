@@ -51,14 +51,14 @@ class Transaction(TransactionBlock[Session, Connection]):
         Args:
             topic: the topic. If it does not exist, it is created at the broker. With a `Topic`, a
                 type checker compares the payload with the type of its payloads.
-            payload: a pydantic model, dataclass, dict, list, str or bytes.
+            payload: a pydantic model, dataclass, msgspec Struct, dict, list, str or bytes.
             tag: a word by which consumers may filter.
             key: the message key, by which you find the message (an order number, say).
             ordering_key: messages with one ordering key are handled one at a time, in the order of
                 their rows. The call draws the row number: lock what the key stands for before.
                 A message with a delay keeps its delay, and later messages may overtake it.
-            delay: deliver this much later than now; 0 or less is at once. Brokers with timers
-                (ours, Apache's since 5.0) keep it to the millisecond. Other brokers use the next
+            delay: deliver this much later than now; 0 or less is at once. Our broker keeps it to
+                the millisecond, Apache's since 5.0 is about a second late. Older ones use the next
                 longer delay level. A message beyond the setting `timer_range_seconds` first waits
                 in the database.
             deliver_at: deliver at this instant, instead of `delay`; needs a time zone. An instant

@@ -121,7 +121,7 @@ class DjangoMQ(ReliableMQ):
 
         Args:
             topic: the topic; a type checker compares the payload with that of a `Topic`.
-            payload: a pydantic model, dataclass, dict, list, str or bytes.
+            payload: a pydantic model, dataclass, msgspec Struct, dict, list, str or bytes.
             using: the alias of the database. None: in a handler, that of its effect. Elsewhere the
                 first alias of RELIABLE_MQ.
             **options: as for `Transaction.send`.
