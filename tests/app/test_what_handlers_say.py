@@ -126,7 +126,7 @@ def test_whatever_else_is_returned_means_consumed(
         (returns([Retry()]), "it is called for one message, return its outcome"),
         (returns((CONSUMED, Retry)), "it is called for one message, return its outcome"),
         (lambda: (each for each in [Retry()]), "'generator', which is not awaited"),
-        (returns(Reject), "missing 1 required positional argument: 'reason'"),
+        (returns(Reject), "reason is missing: write Reject("),
         (raises(Consumed), "exceptions must derive from BaseException"),
         (
             returns(Odd),

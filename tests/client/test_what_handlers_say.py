@@ -190,8 +190,8 @@ def test_the_last_attempts_dead_letter_says_why_and_from_which_error() -> None:
 @pytest.mark.parametrize(
     ("way", "says"),
     [
-        (returns([Reject]), "missing 1 required positional argument"),
-        (raises(Reject), "missing 1 required positional argument"),
+        (returns([Reject]), "reason is missing"),
+        (raises(Reject), "reason is missing"),
         (raises(Consumed), "exceptions must derive from BaseException"),
         (returns(None), "returned None: return one outcome for each, or one for all"),
         (returns([None]), "which is not an outcome"),

@@ -133,4 +133,4 @@ def test_each_integration_is_a_part_of_the_project() -> None:
     folder = Path(reliable_mq.__file__).parent / "contrib"
     found = {each.name.removesuffix(".py") for each in folder.iterdir() if each.name[0] != "_"}
 
-    assert found - {"request_transaction"} == set(INTEGRATIONS)
+    assert found - {"endpoint_checks", "request_transaction"} == set(INTEGRATIONS)

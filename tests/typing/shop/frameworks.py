@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 
 from reliable_mq import AsyncTransaction, Transaction
+from reliable_mq.contrib.asgi import AnswerDatabaseAway
 from reliable_mq.contrib.asgi import lifespan as asgi_lifespan
 from reliable_mq.contrib.fastapi import health_router, lifespan, sync_transaction, transaction
 from reliable_mq.contrib.flask import FlaskMQ
@@ -22,6 +23,7 @@ from shop.models import OrderPlaced
 
 api = FastAPI(lifespan=lifespan(mq))
 api.include_router(health_router(mq, prefix="/probes"))
+api.add_middleware(AnswerDatabaseAway, retry_after=10)
 Tx = Annotated[AsyncTransaction, transaction(mq)]
 
 
