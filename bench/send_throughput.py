@@ -124,7 +124,7 @@ def warm(pair: Pair, seconds_max: float) -> None:
     while len(rates) * WARM_ROUND_SECONDS < seconds_max:
         seconds = min(WARM_ROUND_SECONDS, seconds_max)
         rates.append(pair.sender.round(threads=BAR.threads, seconds=seconds)["per_second"])
-        if len(rates) > 1 and abs(rates[-1] / rates[-2] - 1) < STEADY:
+        if len(rates) > 1 and rates[-2] and abs(rates[-1] / rates[-2] - 1) < STEADY:
             break
     print(f"warm: {pair.label}, {', '.join(f'{rate:,.0f}' for rate in rates)} msg/s", flush=True)
 
