@@ -42,9 +42,7 @@ from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.long_frame import AnyFrame, LongBody, LongFrame
 from reliable_mq.wire.record import are_messages
-from reliable_mq.wire.record_scan import (
-    are_valid,
-)
+from reliable_mq.wire.record_scan import are_valid
 
 log = limited_log(__name__)
 

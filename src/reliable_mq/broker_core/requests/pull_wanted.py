@@ -8,10 +8,7 @@ from typing import Any
 from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.tokens import FilterRefused
-from reliable_mq.broker_core.requests.refusal import (
-    RequestRefused,
-    refuse_above,
-)
+from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
@@ -19,13 +16,15 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_hash import tags_code
 
-_ALL, _TAG = "*", "TAG"
+_ALL = "*"
 
 
 def inline_wanted(
     state: BrokerState, expression: str, expression_type: str | None, known: Wanted = None
 ) -> Wanted:
-    """Return the messages that the expression of a request itself accepts; `known` as above.
+    """Return the messages that the expression of a request itself accepts.
+
+    `known` is the former result for a request that waits: its expression need not be parsed again.
 
     Raises:
         RequestRefused: when the expression does not parse, or is too large.
