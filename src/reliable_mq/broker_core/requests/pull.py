@@ -21,13 +21,14 @@ from reliable_mq.broker_core.requests.pull_reading import (
     read,
     read_filtered,
 )
-from reliable_mq.broker_core.requests.pull_wanted import inline_wanted, refuse_revoked
+from reliable_mq.broker_core.requests.pull_wanted import inline_wanted
 from reliable_mq.broker_core.requests.refusal import (
     SEE_FAQ,
     RequestRefused,
     no_such_topic,
     of_unverified,
 )
+from reliable_mq.broker_core.requests.revoked import refuse_revoked
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
