@@ -4,14 +4,11 @@ Its answers are made once, by the code of our endpoint. So the SDK has as much t
 as at a broker. Clients find all topics at it, with one topic's queues.
 """
 
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, Self
 
-from bench.child_process import LoggedProcess
-from bench.send_ceiling import START_SECONDS
-from bench.send_tables import SEND_CEILING
+from bench.send_ceiling import CeilingProgram
 from reliable_mq.gateway.codes import ClientKind, Code
 from reliable_mq.gateway.field_bytes import field_tags, sized
 from reliable_mq.gateway.message_types import TYPES
@@ -95,7 +92,7 @@ def answers(topic: str, port: int) -> list[bytes]:
     ]
 
 
-class SdkCeiling:
+class SdkCeiling(CeilingProgram):
     """The running endpoint. A context manager.
 
     Args:
@@ -103,30 +100,19 @@ class SdkCeiling:
         topic: to which clients send; messages that they receive are of its backlog.
     """
 
-    label = SEND_CEILING
-
     def __init__(self, directory: Path, topic: str) -> None:
-        self._directory, self._topic = directory, topic
+        super().__init__(directory, SOURCE)
+        self._topic = topic
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
-        program, file = self._directory / "sdk_ceiling", self._directory / "answers"
+        file = self._directory / "answers"
         pair = [self._directory / "certificate.pem", self._directory / "key.pem"]
         write_self_signed(*pair)
-        subprocess.run(["gcc", "-O2", "-o", program, SOURCE, "-lssl", "-lcrypto"], check=True)
         found = answers(self._topic, self._port)
         file.write_bytes(b"".join(len(each).to_bytes(4) + each for each in found))
-        command = [str(program), str(self._port), *map(str, (file, *pair))]
-        self._process = LoggedProcess(command, self._directory / "ceiling.log")
-        self._process.wait_for("ready", START_SECONDS)
+        arguments = [str(self._port), *map(str, (file, *pair))]
+        self._start(arguments, "-lssl", "-lcrypto")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.stop()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process id, while it runs."""
-        return [self._process.child.pid]
