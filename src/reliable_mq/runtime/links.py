@@ -304,7 +304,7 @@ class Links:
         now = asyncio.get_running_loop().time()
         if self._tells_outages and self._outages.lose(address, now):
             fits = self._tls is not None or address in self._reached  # it has answered before
-            remedy = tls_remedy(why, has_tls=fits, words=self._tls_words)
+            remedy = tls_remedy(why, tls_fits=fits, words=self._tls_words)
             told = f"{why}; {remedy}" if remedy else why
             if address in self._reached:
                 client_events.PEER_LOST.log(log, peer=address, error=told)

@@ -34,12 +34,13 @@ SERVER_WORDS = TlsWords(
 """Of a broker, a name server or a proxy: `--set NAME=VALUE`, or the file of `--config`."""
 
 
-def tls_remedy(text: str, *, has_tls: bool = False, words: TlsWords = CLIENT_WORDS) -> str:
+def tls_remedy(text: str, *, tls_fits: bool = False, words: TlsWords = CLIENT_WORDS) -> str:
     """Return what to do about a connection that failed; "" if TLS is not the likely reason.
 
     Args:
         text: why it failed.
-        has_tls: whether this side encrypts its connections for sure, or need not for this peer.
+        tls_fits: whether a lack of TLS is no reason: this side encrypts its connections, or has got
+            answers from this peer before.
         words: what the user of this side sets.
     """
     if "demands a certificate" in text or "certificate of this side" in text:
@@ -48,7 +49,7 @@ def tls_remedy(text: str, *, has_tls: bool = False, words: TlsWords = CLIENT_WOR
         return f"give it another certificate, or correct {words.trust}"
     if _NO_TLS_THERE.search(text):
         return f"perhaps it has no TLS: {words.end}, or let the server have TLS"
-    if not has_tls and _LISTENS.search(text):
+    if not tls_fits and _LISTENS.search(text):
         return (
             f"a program listens there: if it demands TLS, set {words.begin}; else correct"
             " the address"
