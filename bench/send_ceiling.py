@@ -15,7 +15,7 @@ START_SECONDS = 10
 
 def missing_compiler() -> str | None:
     """What keeps the server from being built, as one sentence, or None."""
-    return None if shutil.which("gcc") else "not installed: gcc, for bench/send_ceiling.c"
+    return None if shutil.which("gcc") else "not installed: gcc, for bench/*_ceiling.c"
 
 
 class SendCeiling:

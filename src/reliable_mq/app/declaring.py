@@ -192,12 +192,12 @@ class Declaring(NotServed):
                 `retry_waits_seconds`.
             log_receipt: commit a RECEIVED row before the function runs. Use it for effects outside
                 of this database: after a crash, `message.in_doubt` is set. Default False.
-            lease: seconds of a claim, below `duplicate_window_seconds`; None: as in the settings.
+            lease: seconds of a claim, < `duplicate_window_seconds`; None: `claim_lease_seconds`.
             concurrency: the most calls that run at once. Default 8.
             database: the name of the database for its effects, its session, its consume log and
                 the messages that it sends. Default "main".
             idempotent_by: the business key; of all messages with one key, one has its effect. A
-                field of the payload ("order.id"), or a function of it; None: each message has its.
+                field of the payload ("order.id"), or a function of it; None: only the message id.
             by: what processes share: queues (default), or each "message": then a slow one holds
                 nobody up, and no order is kept, so it needs `ordered=False`.
 

@@ -193,7 +193,8 @@ class BrokerCore:
             answer([sends.answer])
         store.dispatch_alone(sends.arrivals.values(), dispatched)
         if sends.note is not None and store.index is not None:
-            sends.note_in(store.index.notes)
+            offsets, form, keys = sends.note
+            store.index.notes.add(offsets, dispatched.end, form, keys, dispatched.time_ms)
         if store.upkeep.due:
             store.upkeep.flush_due()
 

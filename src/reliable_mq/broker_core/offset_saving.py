@@ -26,7 +26,7 @@ class OffsetSaving:
         if is_due and offsets.is_dirty and not self._is_encoding:
             offsets.begin_dump()
             self._is_encoding = True
-            self._offsets_of = self.popped_up_to()
+            self._offsets_of = self._popped_up_to()
             self._resets_of = dict(self._state.popped.resets)
         if self._is_encoding and not offsets.encode_some():
             self._is_encoding = False
@@ -34,7 +34,7 @@ class OffsetSaving:
             if self._state.popped.is_changed:
                 self._note_popped(self._offsets_of)
 
-    def popped_up_to(self) -> int:
+    def _popped_up_to(self) -> int:
         """Return the checkpoint from which a start must read, if the offsets are saved now."""
         queue = self._state.store.queue(TIMER_TOPIC, 0)
         return self._state.popped.begin_note(queue.end if queue else 0)
@@ -58,5 +58,5 @@ class OffsetSaving:
             state.files.change(pop_orders.PATH, state.orders.dump)
         state.files.change(OFFSETS_PATH, state.offsets.dump)
         if state.popped.is_changed or state.popped.noted:  # behind the file of the offsets
-            state.popped.saved(self.popped_up_to(), dict(state.popped.resets))
+            state.popped.saved(self._popped_up_to(), dict(state.popped.resets))
             state.files.change(popped.PATH, state.popped.dump)

@@ -126,7 +126,7 @@ def open_state(state: BrokerState, disk: Disk, now_ms: int) -> None:
             save_now(disk, popped.PATH, state.popped.dump())
     else:
         state.timers.settle(now_ms)
-        end_commits_at_slave(state)
+        _end_commits_at_slave(state)
     state.offsets.settle(state.store)
     state.settled(0, None, now_ms)
     if not config.is_slave:  # it would store an op record that its master has not sent yet
@@ -148,7 +148,7 @@ def save_now(disk: Disk, path: str, text: str) -> None:
         broker_events.CONFIG_NOT_WRITTEN.log(log, path=path)
 
 
-def end_commits_at_slave(state: BrokerState) -> None:
+def _end_commits_at_slave(state: BrokerState) -> None:
     """A master's offsets are in its own table; those of its time as a slave are, too."""
     if state.commits_at_slave.end():
         state.files.change(COMMITS_PATH, state.commits_at_slave.dump)

@@ -31,7 +31,7 @@ class Frames(Protocol):
         ...
 
 
-def steps_of(found: Sequence[Transfer]) -> Iterator[list[Transfer]]:
+def _steps_of(found: Sequence[Transfer]) -> Iterator[list[Transfer]]:
     """Yield transfers in lists of 64 KiB or more; the last list may have less."""
     step: list[Transfer] = []
     size = 0
@@ -93,7 +93,7 @@ class MasterLink(asyncio.Protocol):
         wait until the system takes the processor away.
         """
         has_room = True
-        for step in steps_of(found):
+        for step in _steps_of(found):
             has_room = take(step)
             _offer_processor()
         self.transport.pause_reading()

@@ -123,7 +123,7 @@ class _JsonHeader(msgspec.Struct):
     version: int
 
 
-UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """What a decoder of JSON raises when it does not understand a header."""
 
 _decode_json = msgspec.json.Decoder(Command).decode
@@ -138,10 +138,10 @@ def decode_command(frame: Frame) -> Command:
     """
     if frame.serialize_type == JSON:
         if len(frame.header) > SHORT_HEADER_SIZE:
-            check_field_count(frame.header)
+            _check_field_count(frame.header)
         try:
             command = _decode_json(frame.header)
-        except UNREADABLE:
+        except _UNREADABLE:
             command = _decode_json_of_any_shape(frame.header)
     elif frame.serialize_type == ROCKETMQ:
         code, language, version, opaque, flag, remark, fields = decode_compact(frame.header)
@@ -155,7 +155,7 @@ def decode_command(frame: Frame) -> Command:
     return command
 
 
-def check_field_count(header: bytes) -> None:
+def _check_field_count(header: bytes) -> None:
     """Raise `FrameError` when a JSON header has too many fields, before the fields are decoded.
 
     A field has four unescaped quotes. A name or value that ends with a backslash hides a quote, so
@@ -220,7 +220,7 @@ def _decode_json_of_any_shape(header: bytes) -> Command:
         ext = msgspec.convert(fields.get("extFields") or {}, dict[str, object])
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
-    except UNREADABLE as error:
+    except _UNREADABLE as error:
         raise FrameError(f"the header is not a command: {header[:80]!r}") from error
 
 
@@ -354,10 +354,10 @@ def decode_reply(frame: Frame) -> Command:
 def decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
     """Return the command that `decode` reads; if `decode` fails, use the general decoder."""
     if len(frame.header) > SHORT_HEADER_SIZE:
-        check_field_count(frame.header)
+        _check_field_count(frame.header)
     try:
         command = decode(frame.header)
-    except UNREADABLE:
+    except _UNREADABLE:
         return decode_command(frame)
     command.body = frame.body
     command.serialize_type = JSON

@@ -19,7 +19,7 @@ from reliable_mq.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from reliable_mq.wire.record_form import RecordForm
 
 _UNIQ_KEY = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
-_NO_LANES: Mapping[bytes, Lane] = {}
+NO_LANES: Mapping[bytes, Lane] = {}
 FEW = 4  # fewer sends cost less one by one than as columns
 
 
@@ -48,7 +48,7 @@ def _send_few(
 ) -> int:
     """Store some sends one by one; return how many."""
     shape, topic, bodies, count = sends.shape, sends.shape.header.topic, sends.bodies, 0
-    lanes = state.topics.lanes_by_text.get(topic, _NO_LANES)
+    lanes = state.topics.lanes_by_text.get(topic, NO_LANES)
     form, append = shape.form, state.store.appender.append_one
     for values in sends.rows():
         queue, time, key, opaque = shape.pick(values)
@@ -97,7 +97,7 @@ def _send_columns(
 
 def _lanes(state: BrokerState, topic: str, queues: Sequence[bytes]) -> list[Lane] | None:
     """Return the lanes of queues, whose numbers stand as in a frame; None: one is not plain."""
-    known = state.topics.lanes_by_text.get(topic, _NO_LANES)
+    known = state.topics.lanes_by_text.get(topic, NO_LANES)
     lanes = list(map(known.get, queues))
     if None in lanes:
         lanes = [known.get(queue) or _lane(state, topic, queue) for queue in queues]

@@ -14,8 +14,8 @@ from reliable_mq.broker_core.requests.pop_checks import (
 )
 from reliable_mq.broker_core.requests.pop_position import position_now
 from reliable_mq.broker_core.requests.pop_waiting import waiting_pop
-from reliable_mq.broker_core.requests.pull_wanted import refuse_revoked
 from reliable_mq.broker_core.requests.refusal import RequestRefused, of_unverified
+from reliable_mq.broker_core.requests.revoked import refuse_revoked
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, reply

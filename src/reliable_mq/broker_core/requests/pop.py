@@ -27,8 +27,9 @@ from reliable_mq.broker_core.requests.pop_records import append_checkpoint
 from reliable_mq.broker_core.requests.pop_waiting import hold_until_saved, waiting_pop
 from reliable_mq.broker_core.requests.popped_body import places_in, with_handles, without_handles
 from reliable_mq.broker_core.requests.pull import find
-from reliable_mq.broker_core.requests.pull_wanted import inline_wanted, refuse_revoked
+from reliable_mq.broker_core.requests.pull_wanted import inline_wanted
 from reliable_mq.broker_core.requests.refusal import RequestRefused, of_unverified
+from reliable_mq.broker_core.requests.revoked import refuse_revoked
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.errors import InvariantBroken

@@ -21,13 +21,14 @@ from reliable_mq.broker_core.requests.pull_reading import (
     read,
     read_filtered,
 )
-from reliable_mq.broker_core.requests.pull_wanted import inline_wanted, refuse_revoked
+from reliable_mq.broker_core.requests.pull_wanted import inline_wanted
 from reliable_mq.broker_core.requests.refusal import (
     SEE_FAQ,
     RequestRefused,
     no_such_topic,
     of_unverified,
 )
+from reliable_mq.broker_core.requests.revoked import refuse_revoked
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -42,16 +43,14 @@ from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.long_frame import AnyFrame, LongBody, LongFrame
 from reliable_mq.wire.record import are_messages
-from reliable_mq.wire.record_scan import (
-    are_valid,
-)
+from reliable_mq.wire.record_scan import are_valid
 
 log = limited_log(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 _LOOKED = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-RESET = "OFFSET_RESET"
+_RESET = "OFFSET_RESET"
 _SUBSCRIPTION_FLAG = 0x4
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
@@ -238,7 +237,7 @@ def find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> Found
     if state.offsets.resets:
         reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
-            return Found(ResponseCode.PULL_OFFSET_MOVED, RESET, reset)
+            return Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
     queue = state.store.queues.get((header.topic, header.queue_id))
     offset = header.queue_offset
     if queue is None or queue.end == 0:
@@ -298,7 +297,7 @@ def _note_progress(
     state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if state.quotas.limit_pulls:
         state.quotas.charge_pull(group, user, found.messages, len(found.body))
-    if not commits or found.status == RESET:  # the client's offset is from before the reset
+    if not commits or found.status == _RESET:  # the client's offset is from before the reset
         return
     if state.offsets.may_commit(group, topic, (queue_id,)):
         state.offsets.commit(group, topic, queue_id, header.commit_offset)

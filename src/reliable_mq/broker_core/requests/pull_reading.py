@@ -19,11 +19,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.long_frame import LONG_SIZE_MIN, LongBody
 from reliable_mq.wire.record import RECORD_SIZE_MIN, is_message
-from reliable_mq.wire.record_scan import (
-    claimed_size_at,
-    holds_records,
-    is_record_size,
-)
+from reliable_mq.wire.record_scan import claimed_size_at, holds_records, is_record_size
 
 FOUND = "FOUND"
 # Units scanned for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache scans more if the

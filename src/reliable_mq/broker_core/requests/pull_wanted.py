@@ -1,31 +1,26 @@
-"""Pulls that name what they want themselves, and users who may not pull any more.
+"""Pulls and pops that name what they want themselves.
 
 Source: Apache RocketMQ `FilterAPI`.
 """
 
-from typing import Any
-
-from reliable_mq.access.users import AccessRefused
 from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.tokens import FilterRefused
-from reliable_mq.broker_core.requests.refusal import (
-    RequestRefused,
-    refuse_above,
-)
+from reliable_mq.broker_core.requests.refusal import RequestRefused, refuse_above
 from reliable_mq.broker_core.requests.subscription import compiled, is_by_tags, refuse_when_off
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command
 from reliable_mq.wire.java_hash import tags_code
 
-_ALL, _TAG = "*", "TAG"
+_ALL = "*"
 
 
 def inline_wanted(
     state: BrokerState, expression: str, expression_type: str | None, known: Wanted = None
 ) -> Wanted:
-    """Return the messages that the expression of a request itself accepts; `known` as above.
+    """Return the messages that the expression of a request itself accepts.
+
+    `known` is the former result for a request that waits: its expression need not be parsed again.
 
     Raises:
         RequestRefused: when the expression does not parse, or is too large.
@@ -56,25 +51,3 @@ def _unreadable() -> RequestRefused:
     return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
     )
-
-
-def refuse_revoked(state: BrokerState, code: int, user: str, address: str, header: Any) -> None:
-    """Refuse a request that waited, if its user may not do it any more.
-
-    Args:
-        state: the broker's state.
-        code: of the request.
-        user: who signed it; "": nobody.
-        address: of the peer.
-        header: of the request; it has a topic and a group.
-
-    Raises:
-        RequestRefused: the user or a policy was changed while the request waited.
-    """
-    if state.guard is None:
-        return
-    names = {"topic": header.topic, "consumerGroup": header.consumer_group}
-    try:
-        state.guard.check_again(user, Command(code, ext_fields=names), address)
-    except AccessRefused as error:
-        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None

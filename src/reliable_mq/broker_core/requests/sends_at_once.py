@@ -11,10 +11,10 @@ import msgspec
 
 from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.requests import known_sends
+from reliable_mq.broker_core.requests.known_sends import NO_LANES
 from reliable_mq.broker_core.state import BrokerState, PeerConnection
 from reliable_mq.broker_core.store.consume_queue import pack_unit
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.broker_core.store.index_notes import IndexNotes
 from reliable_mq.broker_core.store.lanes import Arrivals, Lane
 from reliable_mq.broker_core.store.marks import Dispatched
 from reliable_mq.errors import InvariantBroken
@@ -22,8 +22,6 @@ from reliable_mq.wire.command import ONE_WAY_FLAG
 from reliable_mq.wire.known_send import KnownSends
 from reliable_mq.wire.record import BLANK_SIZE
 from reliable_mq.wire.record_form import RecordForm
-
-_NO_LANES: Mapping[bytes, Lane] = {}
 
 
 class PlacedSends(msgspec.Struct, frozen=True, gc=False):
@@ -36,7 +34,8 @@ class PlacedSends(msgspec.Struct, frozen=True, gc=False):
         arrivals: what each queue gets.
         answer: the replies, one after another; None: nobody wants them.
         count: how many sends there are.
-        note: what the index notes of them, as `IndexNotes.add` takes it; None: it reads the log.
+        note: log offsets, form and unique keys, for `IndexNotes.add`; None: the index reads the
+            log, which is cheaper for one message.
     """
 
     segment: DiskFile
@@ -47,12 +46,6 @@ class PlacedSends(msgspec.Struct, frozen=True, gc=False):
     answer: Answer | None
     count: int = 1
     note: tuple[Sequence[int], RecordForm, Sequence[bytes]] | None = None
-
-    def note_in(self, notes: IndexNotes) -> None:
-        """Let the index know of the messages, if that is cheaper than to read them later."""
-        if self.note is not None:
-            offsets, form, keys = self.note
-            notes.add(offsets, self.dispatched.end, form, keys, self.dispatched.time_ms)
 
 
 def place_alone(
@@ -78,18 +71,15 @@ def place_alone(
     ):
         return None
     if len(bodies) > 1:
-        return (
-            _place_many(state, connection, sends, now_ms)
-            if len(bodies) >= known_sends.FEW
-            else None
-        )
+        is_many = len(bodies) >= known_sends.FEW
+        return _place_many(state, connection, sends, now_ms) if is_many else None
     shape, (body,) = sends.shape, bodies
     form = shape.form
     size = form.size + len(body)
     if len(body) > state.config.message_size_max or size + BLANK_SIZE > log.capacity_end - offset:
         return None
     queue, born_time, key, opaque = shape.pick((sends.values or sends.rows())[0])
-    lane = state.topics.lanes_by_text.get(shape.header.topic, _NO_LANES).get(queue)
+    lane = state.topics.lanes_by_text.get(shape.header.topic, NO_LANES).get(queue)
     if lane is None or not lane.next:  # a queue begins with more than a record
         return None
     time_ms, number = max(store.appender.last_time_ms, now_ms), lane.next
@@ -121,7 +111,7 @@ def _place_many(
     ):
         return None
     queues, born_times, keys, opaques = shape.pick(sends.by_place())
-    known = state.topics.lanes_by_text.get(shape.header.topic, _NO_LANES)
+    known = state.topics.lanes_by_text.get(shape.header.topic, NO_LANES)
     offsets: Sequence[int] = range(begin, begin + total, sizes[0])
     if sizes.count(sizes[0]) < len(sizes):
         offsets = list(accumulate(sizes[:-1], initial=begin))
