@@ -98,6 +98,14 @@ def words_of(error: BaseException) -> str:
     return text_of(error) or type(error).__name__
 
 
+def named_as(error: BaseException, text: str) -> BaseException:
+    """Return an error with another text, whose type has the name and module of this one's."""
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made: BaseException = type(kind.__name__, (Exception,), names)(text)
+    return made
+
+
 def masked(text: str) -> str:
     """Return a text without the values that Python and some libraries quote."""
     if text.startswith(_BEGINS_VALUE):

@@ -92,8 +92,13 @@ def meant(name: str, known: Iterable[str]) -> str:
         return _BY_ITSELF[name]
     if name in _ALIAS_WORDS and "using" in names:
         return "; did you mean using?"
-    close = get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+    return did_you_mean(name, names) or f"; there are {', '.join(names)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error's text: "; did you mean tag?", or "" if no known name is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def check_names(of_what: str, given: Iterable[str], known: Iterable[str]) -> None:

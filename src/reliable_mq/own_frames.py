@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from types import TracebackType
 
-from reliable_mq.error_texts import text_of
+from reliable_mq.error_texts import named_as, text_of
 
 _PACKAGE = f"{Path(__file__).parent}/"
 _STANDARD = f"{Path(importlib.__file__).parents[1]}/"
@@ -42,10 +42,7 @@ def with_own_frames(error: BaseException, shown: BaseException) -> BaseException
             each = each.__cause__
     if frames is None:
         return error
-    kind = type(shown)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    made: BaseException = type(kind.__name__, (Exception,), names)(text_of(shown))
-    return made.with_traceback(frames)
+    return named_as(shown, text_of(shown)).with_traceback(frames)
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:

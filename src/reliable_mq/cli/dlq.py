@@ -8,7 +8,6 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +31,7 @@ from reliable_mq.escalate.dead_letter import (
     DeadLetterFilter,
 )
 from reliable_mq.escalate.thread_dead_letters import DeadLetterActions, Outcome, of_application
+from reliable_mq.misspelt import did_you_mean
 from reliable_mq.wire.message_id import ledger_id
 
 NO_DEAD_LETTER = "there is no such dead letter"
@@ -220,8 +220,7 @@ def _warn_of_group(group: str, groups: frozenset[str] | None) -> None:
     """Warn of a group that is not one of the application, and has no dead letter."""
     if not group or not groups or group in groups:
         return
-    close = get_close_matches(group, groups, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(group, groups)
     say_trouble("warning", f"the application has no consumer group {group}{hint}")
 
 

@@ -1,8 +1,6 @@
 """`reliable-mq pause`: stops schedulers from sending a topic's stubs for a while."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +13,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json, say_trouble
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
+from reliable_mq.misspelt import did_you_mean
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.resend.topic_gate import TopicRow, gate_of
 
@@ -69,7 +68,7 @@ def command(
             if topic not in mq.topics and not _has_stubs(mq, topic):
                 say_trouble(
                     "warning",
-                    f"no stub and no consumer has topic {topic}{_meant(topic, mq.topics)}",
+                    f"no stub and no consumer has topic {topic}{did_you_mean(topic, mq.topics)}",
                 )
     finally:
         mq.close()
@@ -137,8 +136,3 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
 
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _meant(topic: str, known: Iterable[str]) -> str:
-    close = get_close_matches(topic, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -157,8 +157,8 @@ def error_of(result: Any) -> Exception:
     """Return psycopg's error of a failed statement."""
     import psycopg  # noqa: PLC0415 - an extra, and there if there is such a result
 
-    if result.error_field(_SQLSTATE) is None:  # the server has not answered: the connection is lost
-        return psycopg.OperationalError(result.error_message.decode("utf-8", "replace").strip())
+    if result.error_field(_SQLSTATE) is None:  # the server has not answered
+        return _lost(result)
     return psycopg.errors.error_from_result(result)
 
 
@@ -250,8 +250,8 @@ def _told(found: Sequence[Any]) -> Exception | None:
     return next(failed, None)
 
 
-def _lost(libpq: Any) -> Exception:
-    """Return psycopg's error of a lost connection."""
+def _lost(what: Any) -> Exception:
+    """Return psycopg's error of a lost connection, by what libpq says of it or of its result."""
     import psycopg  # noqa: PLC0415 - an extra, and there if there is such a connection
 
-    return psycopg.OperationalError(libpq.error_message.decode("utf-8", "replace").strip())
+    return psycopg.OperationalError(what.error_message.decode("utf-8", "replace").strip())

@@ -113,7 +113,7 @@ class Named(NamedTuple):
         ]
 
 
-def _named(compiled: Any, dialect: Dialect) -> "Named | None":
+def _named(compiled: Any, dialect: Dialect) -> Named | None:
     """Return a statement as psycopg prepares it; None: another driver executes it."""
     psycopg: Any = dialect.dbapi
     if dialect.driver != "psycopg" or psycopg is None:
@@ -255,7 +255,7 @@ class PreparedStatement:
         answer = self._executed_below(connection, values)
         return self.execute(connection, values).scalar_one() if answer is None else answer.value
 
-    def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> "WithCommit | None":
+    def with_commit(self, connection: Connection, values: Mapping[str, Any]) -> WithCommit | None:
         """Return the statement in a form that a COMMIT takes along.
 
         None: a cursor has to run it, such as while psycopg has not prepared it.

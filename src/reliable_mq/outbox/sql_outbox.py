@@ -206,7 +206,7 @@ class SqlOutbox:
         connection = self._connection_of(source)
         now = self._clock(connection)
         stub = self._composer.stub(now, topic, payload, **options)
-        if not ("message_id" not in options and self._hold(source, connection, stub, now)):
+        if "message_id" in options or not self._hold(source, connection, stub, now):
             self._insert(source, connection, [stub], now)
         return stub.message_id
 

@@ -6,7 +6,7 @@ Receives an error. Returns it, or a copy of it and of its causes with other text
 from collections.abc import Sequence
 from typing import TypeVar
 
-from reliable_mq.error_texts import hides_words_of, text_of
+from reliable_mq.error_texts import hides_words_of, named_as, text_of
 
 TEXT_MAX = 10_000
 """Characters of an error's text in a traceback. An attempt may fail again and again."""
@@ -73,10 +73,7 @@ def _copy(error: BaseException) -> BaseException:
 
 
 def _named_as(error: BaseException, text: str) -> BaseException:
-    kind = type(error)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    made: BaseException = type(kind.__name__, (Exception,), names)(text)
-    return _noted(made, error)
+    return _noted(named_as(error, text), error)
 
 
 def _noted(made: Made, error: BaseException) -> Made:

@@ -124,7 +124,11 @@ def alias_of(name: str) -> str:
 
 def name_of_alias(alias: str) -> str:
     """Return the name of an alias: the first one is "main"."""
-    return MAIN_DATABASE if alias in (MAIN_DATABASE, aliases()[0]) else alias
+    return _name_among(aliases(), alias)
+
+
+def _name_among(known: Sequence[str], alias: str) -> str:
+    return MAIN_DATABASE if alias in (MAIN_DATABASE, known[0]) else alias
 
 
 def named(alias: str) -> str:
@@ -133,20 +137,19 @@ def named(alias: str) -> str:
     Raises:
         ConfigurationError: RELIABLE_MQ does not name it, or DATABASES has none of this name.
     """
-    name, known = name_of_alias(alias), aliases()
+    known = aliases()
+    name = _name_among(known, alias)
     if name == MAIN_DATABASE or name in known:
         return name
     if alias not in connections.settings:
-        raise ConfigurationError(f"DATABASES has no {alias!r}; {_have(known)}")
+        raise ConfigurationError(
+            f"DATABASES has no {alias!r}; {SETTING}['DATABASES'] has {', '.join(known)}"
+        )
     listed = ", ".join(repr(each) for each in (*known, alias))
     raise ConfigurationError(
         f"the database {alias!r} has no tables for messages: write {SETTING}['DATABASES'] = "
         f"[{listed}], then run python manage.py migrate reliable_mq --database {alias}"
     )
-
-
-def _have(known: Sequence[str]) -> str:
-    return f"{SETTING}['DATABASES'] has {', '.join(known)}"
 
 
 def text_of_url(alias: str) -> str:

@@ -202,5 +202,4 @@ def started_too_early() -> str:
 
 
 def _has_consumers(module: str, path: Path) -> bool:
-    text = path.read_text("utf-8", "replace")
-    return "mq.consumer(" in text and module not in sys.modules
+    return module not in sys.modules and "mq.consumer(" in path.read_text("utf-8", "replace")
